@@ -135,7 +135,7 @@ def check(
     ] = "python",
     as_json: AsJson = False,
 ) -> None:
-    """Check a backend against test vectors; exit 1 if any fails.
+    """Check a backend of filters against test vectors; exit 1 if any fails.
 
     One vector per line: {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 7}}, "expect": "true"}, where t is int32,
     int64, real64, string or opaque (v in hexadecimal) and expect is true, false, undefined or error.

@@ -44,7 +44,8 @@ def campus_figure_2a(
 ) -> None:
     """Campus++: mean delivery delay against used memory, for 100, 70, 50 and 20 equally popular topics.
 
-    In the paper the delay falls, is lowest at 80 % and rises again, because spraying finds no free memory.
+    In the paper the delay falls, is lowest at 80 % and rises again, because spraying (handing out copies) finds no free
+    memory.
 
     Example: whimbrel lab campus-figure-2a --quick --out lab
     """
@@ -78,7 +79,7 @@ def campus_trace(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Campus++ on your own contact trace: delay against used memory, by both plans.
+    """Campus++ on your own contact trace: delay against used memory, with copies by subscribers and equal copies.
 
     Example: whimbrel lab campus-trace conference.trace --out lab
     """
@@ -96,7 +97,7 @@ def campus_trace(
 def campus_optimum(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Beyond Campus++: the best exponent and workload once spraying takes time.
+    """Beyond Campus++: the best exponent and workload once spraying (handing out copies) takes time.
 
     Example: whimbrel lab campus-optimum --quick --out lab
     """
@@ -107,7 +108,7 @@ def campus_optimum(
 
 @app.command("steam-traffic-light")
 def steam_traffic_light(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
-    """STEAM, Figures 1 and 2: a car drives through the area of a traffic light; compares every cell with the paper.
+    """STEAM, Figures 1 and 2: a car drives through the area of a traffic light; compares the table with the paper's.
 
     Example: whimbrel lab steam-traffic-light --out lab
     """
@@ -140,7 +141,7 @@ def steam_city(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson 
 
 @app.command("steam-scale")
 def steam_scale(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
-    """STEAM: messages and processor time for each of 1,000 to 20,000 entities, and the reach of a join.
+    """STEAM: messages and processor time for each of 1,000 to 20,000 entities, and how far a join has effects.
 
     Example: whimbrel lab steam-scale --quick --out lab
     """
@@ -247,7 +248,7 @@ def rendezvous_load(
 ) -> None:
     """Huang, 5.4.2 and 5.4.3: waiting time by events per second, with one queue and two, for 7 to 255 devices.
 
-    Also measures priorities: matching during a storm of disconnections, with and without the order of 5.4.2.
+    Also measures priorities: matching while many devices disconnect at once, with and without the order of 5.4.2.
 
     Example: whimbrel lab rendezvous-load --quick --out lab
     """
@@ -278,7 +279,8 @@ def rendezvous_dumb(
 ) -> None:
     """Huang, 5.4.4: headsets and their phones in both orders of arrival, with a controller in the phone's place.
 
-    Energy of the headset, time to the connection, and reception of a page with the phone's clock known and unknown.
+    Energy of the headset, time to the connection, and reception of a page (connection request) with the phone's clock
+    known and unknown.
 
     Example: whimbrel lab rendezvous-dumb --quick --out lab
     """

@@ -299,7 +299,7 @@ def _time(time_us: object) -> str | None:
 
 
 def _print_table(found: list[dict[str, object]]) -> None:
-    """Print a line for each table and node; on a narrow terminal, times are short and both sizes are added up."""
+    """Print a line for each table and node; on a narrow terminal, times are short and the two sizes are added up."""
     width = shutil.get_terminal_size().columns
     for time_characters, is_split in ((_EXACT, True), (_SECONDS, True), (_SECONDS, False), (_MINUTES, False)):
         lines = _table(found, time_characters, is_split=is_split)

@@ -78,7 +78,7 @@ def match(
 
 
 def _prepare() -> None:
-    """Load the kernels; at the first use on a machine they are compiled, which takes some seconds."""
+    """Load the compiled code of the matcher (kernels); its first use on a machine compiles it, in some seconds."""
     from whimbrel.match.first_use import compile_all  # see above
 
     with Console(stderr=True).status("Preparing the matcher (compiled once, on its first use) …"):
@@ -120,7 +120,7 @@ def _load(path: Path, *, is_small: bool) -> Matcher:
 
 
 def _add_all(interests: Iterable[tuple[str, Interest]]) -> Matcher:
-    """Return a matcher of a few subscriptions, without kernels; an id that occurs twice is refused."""
+    """Return a matcher of a few subscriptions, without compiled code; an id that occurs twice is refused."""
     from whimbrel.match.matcher import Matcher  # see above
 
     matcher = Matcher()
@@ -178,7 +178,7 @@ def _print_matches(
 
 
 def _measure(matcher: Matcher, subjects: list[str | None], attributes: list[Attributes]) -> tuple[int, float]:
-    """Return the number of matches, and the median microseconds per event of a few passes over one Arrow batch."""
+    """Return the number of matches, and the time per event in microseconds: the median of a few measurements."""
     import pyarrow as pa  # needed only for this measurement
 
     from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value

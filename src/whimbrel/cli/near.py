@@ -65,7 +65,7 @@ def explain(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Print whether a session hears a notification, and why: the three conditions, one by one.
+    """Print whether a notification reaches a session, and why: the three conditions, one by one.
 
     No broker is involved: the rules are applied to the given places (docs/explanation/where-is-a-session.md).
 

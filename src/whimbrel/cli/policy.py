@@ -166,7 +166,7 @@ def show(name: Name, *, connection: AskingConnection) -> None:
 
 
 def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]], *, is_owner: bool = False) -> _T:
-    """Send requests to the broker, and return the answer."""
+    """Connect, run *work* (requests about policies) with the broker, and return its answer."""
     answers: list[_T] = []
 
     async def ask() -> None:

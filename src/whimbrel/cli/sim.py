@@ -1,4 +1,4 @@
-"""``whimbrel sim``: simulated worlds of people with radios, who carry samples from phone to phone."""
+"""``whimbrel sim``: simulated worlds of people with radios, who carry samples (messages) from phone to phone."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def contacts(
 ) -> None:
     """Simulate nodes that walk at random, and print how often and how long they are in contact.
 
-    Random waypoint from its stationary regime, contacts by exact crossing; the defaults are the world of Campus++.
-    contact_rate_s: seconds from contact to contact of a pair. meeting_time_s: from a random instant to the next
-    contact.
+    The model is random waypoint, started in its stationary distribution; times of contacts are exact, not sampled. The
+    defaults are the world of Campus++. contact_rate_s: seconds from contact to contact of a pair. meeting_time_s: from
+    a random instant to the next contact.
 
     Example: whimbrel sim contacts --seconds 100000 --seed 7 --json
     """

@@ -1,4 +1,4 @@
-"""``whimbrel campus``: samples carried by people who meet, with way-servers or without (Campus++)."""
+"""``whimbrel campus``: people who meet carry samples (short messages), with way-servers or without (Campus++)."""
 
 from __future__ import annotations
 

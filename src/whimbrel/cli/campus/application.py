@@ -29,7 +29,7 @@ def topics(
     mine: Annotated[bool, typer.Option("--mine", help="Only those to which this node subscribes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the topics of the system as this node knows them: id, subscribers and copies by the plan, name.
+    """Print the topics that this node knows: id, number of subscribers, planned number of copies, and name.
 
     Example: whimbrel campus topics
     """

@@ -1,4 +1,4 @@
-"""``whimbrel campus way-server``, ``admin`` and ``key``: the gates of a campus, its plan and its key."""
+"""``whimbrel campus way-server``, ``admin`` and ``key``: relays at the gates of a campus, its plan, and its key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def way_server(
     broker: BrokerOptions,
     run: RunOptions,
 ) -> None:
-    """Run a way-server at a gate: gives control data and time to nodes that pass, and a census to the broker.
+    """Run a way-server at a gate: it gives topics and time to nodes that pass, and a census to the broker.
 
     Exits 2 if a setting, a file or the interface cannot be used, or the broker refuses the user. If the broker is away,
     the way-server waits for it.
@@ -48,10 +48,11 @@ def admin(
     broker: BrokerOptions,
     run: RunOptions,
 ) -> None:
-    """Run the administrative server: one plan and one time for all way-servers, through the broker.
+    """Run the administrative server: one plan of copies and one time for all way-servers, through the broker.
 
     The plan is the broker's ($SYS/broker/replicas) if a pipeline made one, else it is computed here from the censuses.
-    Exits 2 if a setting or a file cannot be used, or the broker refuses the user. If the broker is away, it waits.
+    Exits 2 if a setting or a file cannot be used, or the broker refuses the user. If the broker is away, the
+    server waits.
 
     Example: whimbrel campus admin --topics topics.txt --host broker.example
     """

@@ -1,4 +1,4 @@
-"""``whimbrel campus node``: carry samples, and serve the applications of this machine."""
+"""``whimbrel campus node``: carry samples (short messages) of others, and serve the applications of this machine."""
 
 from __future__ import annotations
 

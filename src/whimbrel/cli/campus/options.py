@@ -32,7 +32,7 @@ class RunOptions:
     ] = "text"
 
     def check(self) -> None:
-        """Refuse an unknown format."""
+        """Raise ``InvalidValueError`` if the format of log lines is unknown."""
         if self.log_format not in {"text", "json"}:
             raise InvalidValueError("--log-format", self.log_format, "text or json")
 

@@ -105,7 +105,7 @@ def show(client_id: ClientId, *, connection: AskingConnection, as_json: Json = F
 @app.command()
 @with_option_groups()
 def disconnect(client_id: ClientId, *, connection: AskingConnection, as_json: Json = False) -> None:
-    """Close the connection of a client (0x98); its session stays, and its will is published.
+    """Close the connection of a client; its session stays, and its will is published (reason code 0x98).
 
     To keep the client out, remove its user (`whimbrel user remove`, `whimbrel reload`) or change the rights. Needs the
     right "operate" on the topic $whimbrel/clients/disconnect in the rights file.

@@ -69,7 +69,8 @@ def demo(
 
     In a terminal the demo is one live page; in a pipe it is a line every two seconds. It ends with an account, computed
     by the pipeline, of the outcome of every notification for every device; if the account has gaps, the exit code is 1.
-    Ctrl-C ends it early, with the account; in a terminal without, if that takes longer than three seconds.
+    Ctrl-C ends the demo early, with the account. In a terminal the account is left out if it takes longer than three
+    seconds.
 
     Needs the extra `spark` and Java 17 or newer.
 
@@ -152,7 +153,7 @@ async def _draw(show: Show, *, is_quiet: bool) -> None:
 
 
 async def _draw_pictures(show: Show, path: Path) -> None:
-    """Draw a picture of each moment in which the ward is busy and the pipeline follows; the last one stays."""
+    """Write a picture of the page to *path* every second while the ward is busy; the last picture stays."""
     from whimbrel.cli.demo.picture import draw_picture
 
     while True:

@@ -148,7 +148,7 @@ class _Following:
             self._look(stream, frontier)
 
     def _look(self, stream: Stream, frontier: DurableEnd) -> None:
-        """Send the demo a new view of the stream and its tables."""
+        """Send the demo the pipeline's current progress: its lag, and results from its tables."""
         from whimbrel.pipeline.files.delta import read
 
         last = stream.last
@@ -206,7 +206,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _away(stream: Stream) -> dict[str, int] | None:
-    """Return the number of notifications held for each owner; None if a batch changed the numbers during the call."""
+    """Return the number of held notifications per absent device; None if a batch changed it during the call."""
     try:
         return stream.away()
     except RuntimeError:

@@ -167,7 +167,7 @@ def _bars(bars: Sequence[Bar], most: int) -> RenderableType:
 
 
 def _spread(bars: Sequence[Bar], most: int) -> Sequence[Bar]:
-    """Return a sample of *bars* at equal distances, from first to last, because the first few are often equal."""
+    """Return at most *most* of *bars*, at equal distances from first to last, because the first few are often equal."""
     if len(bars) <= most:
         return bars
     return [bars[number * (len(bars) - 1) // (most - 1)] for number in range(most)]
@@ -197,7 +197,7 @@ def _duration(us: int | None) -> str:
 
 
 def _rate(counts: Sequence[int]) -> str:
-    """Return the mean of the last seconds, as text."""
+    """Return the mean of the last *counts* per second, as text."""
     last = counts[-_SECONDS_MEANT:]
     return f"{sum(last) / len(last):.0f}" if last else _UNKNOWN
 

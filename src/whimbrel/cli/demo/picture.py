@@ -22,7 +22,7 @@ _FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->", "", CONSOLE_SVG_FORMAT
 
 
 def draw_picture(view: DemoSnapshot, path: Path) -> None:
-    """Write the page of *view* to *path*, as SVG."""
+    """Write a picture (SVG) of the demo's page at the moment *view* to *path*."""
     console = Console(
         record=True, file=io.StringIO(), width=_COLUMNS, height=_ROWS, force_terminal=True, color_system="truecolor",
         legacy_windows=False,

@@ -127,7 +127,7 @@ class Show:
     # -- the view ------------------------------------------------------------------------------------------------------
 
     def view(self) -> DemoSnapshot:
-        """Return a view of the current state."""
+        """Return the current state of the demo, for its page."""
         now, tallies, devices = time.monotonic(), self._tallies, self._devices
         plan = self._pipeline.view
         return DemoSnapshot(
@@ -170,7 +170,7 @@ class Show:
         return Why(clock, receipt.device, receipt.subject, self._reason(receipt), receipt.waited_us)
 
     def _reason(self, receipt: Receipt) -> str:
-        """Return the values that made a filter of the device's session true."""
+        """Return why the device got a notification: the attributes, with values, that made one of its filters true."""
         values = checked(json.loads(receipt.body))
         for wish in self._wishes(receipt.device):
             if wish.filter_text is None or not matches(asked_for(wish.subject_filter) or "#", receipt.subject):

@@ -43,7 +43,7 @@ class Summary:
         return self.account.closes and self.gap_count == 0
 
     def as_json(self) -> dict[str, object]:
-        """Return the summary as plain values."""
+        """Return the summary as values that JSON can hold."""
         return {
             "closes": self.closes,
             "published": asdict(self.spoken),
@@ -55,7 +55,7 @@ class Summary:
 
 
 def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard], failures: Sequence[str]) -> Summary:
-    """Return the outcome of everything; *failures* of the demo itself count as gaps."""
+    """Compare the pipeline's account with the devices' own counts; *failures* of the demo itself count as gaps."""
     members = memberships(ledger.presence, ledger.sessions)
     found = read_logged(ledger.publications)
     gaps = Gaps()
@@ -76,7 +76,7 @@ def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard
 
 
 def draw(summary: Summary) -> RenderableType:
-    """Return the summary as a page."""
+    """Return the summary as a page for the terminal."""
     said = summary.spoken
     parts: list[RenderableType] = [
         Text(

@@ -1,4 +1,4 @@
-"""The view: all values that the demo's page and lines show, so that drawing needs nothing else."""
+"""The state of the demo at one moment: all values that its page and lines show, so that drawing needs nothing else."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def announce(
 ) -> None:
     """Announce an event type around us, and publish each line of input as an event.
 
-    A line is a JSON object of the parameters. Prints how late an event can be, and then the reports of members; ends
-    with the input, or after --seconds.
+    A line is a JSON object of the parameters. Prints how late an event can be, and then reports about receivers
+    (members); ends with the input, or after --seconds.
 
     Example: whimbrel nearby announce 'traffic light' --vocabulary words.json --name light --place 53.3438,-6.2546
     --radius 200 --interface wlan0

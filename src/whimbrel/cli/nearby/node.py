@@ -33,7 +33,7 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Role that a command gives its node: the event types that it receives."""
+    """The part of a node that its command decides: which event types it receives, and whether it relays."""
 
     is_relay: bool = True
     key: Path | None = None
@@ -55,7 +55,8 @@ def run_node(
 ) -> None:
     """Run a node until *work* is done, the time is over, or *note* raises one of our errors.
 
-    Exits 1 if a broker refuses or cannot be reached.
+    *note* is called with each report of the node about itself or a group. Exits 1 if a broker refuses or cannot be
+    reached.
     """
     from whimbrel.client import ClientError  # see above
 
@@ -165,7 +166,7 @@ async def _serve(
 
 
 async def _first_fix(places: AsyncIterator[Place | None], options: NodeOptions) -> Place:
-    """Wait for the first place, for a limited time: a receiver in a cellar never has one."""
+    """Return the first position; wait for it a limited time, because a receiver in a cellar never has one."""
     from whimbrel.nearby.transport.fixes import GpsdError
 
     with suppress(TimeoutError):

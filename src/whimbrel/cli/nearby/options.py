@@ -24,7 +24,7 @@ Count = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Identity and place of a node, and the settings that its deployment agreed on."""
+    """Identity and place of a node, and the settings that all nodes of its deployment share."""
 
     vocabulary: Annotated[
         Path,

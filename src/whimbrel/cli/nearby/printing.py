@@ -37,9 +37,9 @@ def print_event(found: Deliver, *, as_json: bool) -> None:
 
 
 def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
-    """Print a report of the node (*note*) that matters to people; a conflict of vocabularies or cell sizes is an error.
+    """Print a node's report (*note*) that matters to people; raise an error if vocabularies or cell sizes conflict.
 
-    With *is_settled* a conflict is only printed: of two producers in conflict, the one that came later must give way.
+    If *is_settled*, a conflict is only printed: of two producers in conflict, the one that came later must give way.
     """
     from whimbrel.nearby.group.outputs import NoteKind
 

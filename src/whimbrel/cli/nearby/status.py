@@ -1,4 +1,4 @@
-"""``whimbrel nearby status``: shows the groups around this place."""
+"""``whimbrel nearby status``: shows the groups (a producer and its receivers) around this place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_GROUPS = 10_000
 
 @with_option_groups(name="status", seconds=_LISTENS_S)
 def status(*, node: NodeOptions) -> None:
-    """Listen for a while and print the groups around this place: producer, area, members.
+    """Listen for a while and print the groups around this place: producer, area, members (receivers).
 
     Example: whimbrel nearby status --vocabulary words.json --place 53.3438,-6.2546 --interface wlan0
     """

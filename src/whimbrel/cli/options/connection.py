@@ -100,9 +100,9 @@ class Connection:
         place: str | None = None,
         told: Callable[[str], None] = _print_error,
     ) -> Client:
-        """Return a client with these options; with *is_lasting* it reconnects after its connection is lost.
+        """Return a client with these options; if *is_lasting*, it reconnects after its connection is lost.
 
-        With a *place* the client regularly reports that place.
+        With a *place* (a position) the client regularly reports it to the broker.
         """
         from whimbrel.client import Backoff, Client, Reporting, Tls  # see above
 

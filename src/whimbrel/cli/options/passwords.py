@@ -113,7 +113,7 @@ class Access:
 
 
 def read_access_options(levels: int | None, file: Path | None, acl: Path | None, *, is_open: bool) -> Access | None:
-    """Return the access given by at most one of the options; passwords of *levels* are prompted for."""
+    """Return the access given by at most one of the options; with *levels*, prompt for that many passwords."""
     if sum((levels is not None, file is not None, acl is not None, is_open)) > 1:
         raise typer.BadParameter("--levels, --passwords-file, --acl and --open exclude each other")
     if levels is not None:

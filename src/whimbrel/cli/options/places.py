@@ -14,13 +14,13 @@ __all__ = ["Near", "OwnPlace", "Stale", "read_near", "read_place"]
 
 
 def read_place(text: str) -> str:
-    """Return *text* if it is a place."""
+    """Return *text* if it is a place ``LAT,LON``; else raise ``InvalidValueError``."""
     Place.parse(text)
     return text
 
 
 def read_near(text: str) -> str:
-    """Return *text* if it is a valid ``near``."""
+    """Return *text* if it is an area that may limit a subscription (``near``); else raise ``InvalidValueError``."""
     parse_near(text)
     return text
 

@@ -75,7 +75,10 @@ class WorldOptions:
 
 
 def make_contacts_of(options: WorldOptions) -> tuple[Contacts, Callable[[float], float]]:
-    """Return the contacts, and a function from simulated seconds to their ratio to the real time that passed."""
+    """Return the contacts, and a function that measures the speed of the simulation.
+
+    It takes the simulated seconds, and returns how many times faster than real time they were made.
+    """
     from whimbrel.sim.mobility.positions import position_lines
 
     found, walks, took_s = _make(options)
@@ -87,7 +90,7 @@ def make_contacts_of(options: WorldOptions) -> tuple[Contacts, Callable[[float],
 
 
 def _make(options: WorldOptions) -> tuple[Contacts, Walks | None, float]:
-    """Make the contacts and measure the time; options are checked first, before the kernels are compiled."""
+    """Return the contacts, the walks if known, and the seconds taken; check options before compiling code."""
     from whimbrel.sim.mobility.waypoint import RandomWaypoint
     from whimbrel.sim.worlds import RecordedWorld, WalkedWorld, make_contacts, make_ready
 

@@ -31,7 +31,7 @@ def run_once(  # one argument per option
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Derive *tables* in one run and report it; *plan* has the fields of a ``Plan``, *bounds* the limits of rows."""
+    """Make *tables* in one run and report it; *plan* has the fields of a ``Plan``, *bounds* the first and last time."""
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
         from whimbrel.pipeline.batch.jobs import run as run_jobs
@@ -65,7 +65,7 @@ def run_once(  # one argument per option
 
 
 def _has_no_receipts(log: Path) -> bool:
-    """Return whether a log without segments has presence, but neither receipts nor a note that they are assumed."""
+    """Return whether an imported log has devices, no receipts, and no note that deliveries count as received."""
     from whimbrel.log import layout
 
     has_segments = any(layout.segments(log, node) for node in layout.nodes(log))

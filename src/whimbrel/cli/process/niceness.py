@@ -29,9 +29,10 @@ _SLICE_NS = 100_000_000
 
 
 def give_way(by: int, *, autogroup: Path = _AUTOGROUP) -> None:
-    """Raise the niceness of this process and its later children *by* a number; and of its session, if it leads one.
+    """Raise the niceness of this process, and of children it starts later, *by* a number.
 
-    A session that another process leads, such as a shell, is left alone.
+    If the process leads an operating-system session (``setsid``), the niceness of the session is raised too. A session
+    that another process leads, such as a shell, is left alone.
     """
     if not by:
         return

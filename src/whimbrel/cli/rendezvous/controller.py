@@ -48,8 +48,8 @@ def controller(
     """Run a controller: always inquiring and discoverable, it introduces devices until SIGTERM.
 
     It stores its facts in a log of its own, and reports them to a broker if the settings file names one ([broker]:
-    host, port, user, password_file, prefix). Real radios have no park mode: a device whose event is open is released,
-    and paged when there is a message for it. Exits 2 if the adapter is missing or lacks a needed function.
+    host, port, user, password_file, prefix). Real radios have no park mode: a device with an open request (event) is
+    released, and paged when there is a message for it. Exits 2 if the adapter is missing or lacks a needed function.
 
     Example: whimbrel rendezvous controller --transport usb:0 --log /var/lib/whimbrel/hall
     """

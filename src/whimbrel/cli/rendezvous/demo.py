@@ -39,7 +39,7 @@ def demo(
     ] = "simulated",
     park: Annotated[bool, typer.Option("--park", help="With the simulated radio: park as in 2004.")] = False,
 ) -> None:
-    """Show a controller with three devices: Bob publishes, Carol is found by inquiry, Alice seeks both.
+    """Demonstrate a controller with three devices: Bob publishes, inquiry finds Carol, and Alice seeks Bob and Carol.
 
     Exits 1 if they did not meet.
 

@@ -15,7 +15,7 @@ __all__ = ["change_line", "counts_text", "print_changes", "print_done", "tree_of
 
 
 def print_done(name: str, what: str, *, as_json: bool) -> None:
-    """Print the completed change of a session."""
+    """Print that a command has changed the session *name*: created, released, and so on (*what*)."""
     typer.echo(json.dumps({"session": name, "done": what}, ensure_ascii=False) if as_json else f"{name}: {what}")
 
 
@@ -43,7 +43,7 @@ def change_line(change: SessionChange, *, as_json: bool) -> str:
 
 
 def counts_text(devices: int, subscriptions: int, held: int) -> str:
-    """Return the counts of a session, in words."""
+    """Return the numbers of a session's devices, subscriptions and held notifications, in words."""
     plural = ("" if devices == 1 else "s", "" if subscriptions == 1 else "s")
     return f"{devices} device{plural[0]}, {subscriptions} subscription{plural[1]}, {held} held"
 

@@ -1,1 +1,1 @@
-"""The parts of ``whimbrel tickertape``: messages, their text on a terminal, the tape, the keys, and the two shells."""
+"""The parts of ``whimbrel tickertape``: messages, their text, the tape, the keys, and its programs (terminal, pipe)."""

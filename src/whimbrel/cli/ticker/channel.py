@@ -37,7 +37,7 @@ class Wanted:
 
 
 class Channel:
-    """Groups on a *client*, which ``async with`` connects; *user* is the name of the speaker."""
+    """The tickertape's groups, on a *client* that ``async with`` connects; *user* is the name in messages sent."""
 
     def __init__(self, client: Client, user: str, *, minutes: int, is_v5: bool = True) -> None:
         self._client, self._user, self._minutes, self._is_v5 = client, user, minutes, is_v5

@@ -70,12 +70,12 @@ class TickerMessage:
 
 
 def topic_of(group: str) -> str:
-    """Return the topic of *group*."""
+    """Return the MQTT topic of the tickertape's *group*."""
     return TOPICS + group
 
 
 def group_of(topic: str) -> str:
-    """Return the group of one of our topics or topic filters."""
+    """Return the tickertape's group of one of our topics or topic filters."""
     return topic.removeprefix(TOPICS)
 
 
