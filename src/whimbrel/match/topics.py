@@ -355,7 +355,7 @@ def _child(node: _Node, level: str) -> _Node:
 
 
 def _prune(path: list[_Node], levels: list[str]) -> None:
-    """Remove nodes at the end of *path* that have become empty."""
+    """Remove the nodes at the end of *path* (which leads from the root of the trie) that have become empty."""
     while levels and path[-1].is_bare:
         path.pop()
         node, level = path[-1], levels.pop()

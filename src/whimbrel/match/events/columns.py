@@ -75,7 +75,10 @@ class AttributeColumn(Sequence[Attributes]):
         return NO_ATTRIBUTES if value is None else attributes_from_column_value(value, limits=UNBOUNDED)
 
     def _check_rows(self, kinds: Any, fields: Sequence[Any]) -> None:
-        """Refuse the column if a row has invalid attributes; set the type of the items of null rows to 0."""
+        """Refuse the column if a row has invalid attributes.
+
+        Set the type of the items (attributes) of null rows to 0.
+        """
         if kinds.null_count:
             self.kinds[~kinds.is_valid().to_numpy(zero_copy_only=False)] = _NO_TYPE
         is_good = all(name != "" and name[0] != "\0" for name in self.distinct)

@@ -53,7 +53,10 @@ _ROW = 4
 
 
 def level_of(radius_m: float) -> int:
-    """Return the level (cube size) for a ball of *radius_m*: the smallest whose edge is at least as long, if any."""
+    """Return the level (class of cube sizes) for a ball of *radius_m*.
+
+    It is the smallest whose edge is at least as long, or the largest if none is.
+    """
     level = 0
     while level < LEVELS - 1 and _LEAST_M * (1 << level) < radius_m:
         level += 1
@@ -61,7 +64,7 @@ def level_of(radius_m: float) -> int:
 
 
 def levels_of(radii: Any) -> Any:
-    """Return ``level_of`` of each radius."""
+    """Return the level (class of cube sizes) for each radius, as ``level_of`` does."""
     return np.searchsorted(_LEAST_M * 2.0 ** np.arange(LEVELS - 1), radii, side="left").astype(np.int64)
 
 
@@ -108,7 +111,10 @@ def _free_list(room: Any) -> Any:
 
 @njit(cache=True)
 def _take_room(c: Any, room: Any) -> Any:
-    """Allocate a block for *room* entries in the pool; return its first row, or -1 if the pool is full."""
+    """Allocate a block for *room* entries in the pool (array of all entries).
+
+    Return its first row, or -1 if it is full.
+    """
     free = _free_list(room)
     begin = word(c, free)
     if begin != _EMPTY:
@@ -159,7 +165,7 @@ def _begin(c: Any, cube: Any, key: Any) -> Any:
 
 @njit(cache=True)
 def _widen(c: Any, own: Any) -> Any:
-    """Move a cube to a block of twice its size; return False if the pool is full."""
+    """Move a cube to a block (its rows in the pool) of twice the size; return False if the pool is full."""
     old, room = word(own, _BEGIN), word(own, _ROOM)
     begin = _take_room(c, 2 * room)
     if begin < 0:
@@ -272,7 +278,7 @@ def _look(c: Any, cube: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, roo
 def _look_everywhere(
     c: Any, level: Any, x: Any, y: Any, z: Any, reach: Any, asked: Any, found: Any, room: Any, n: Any
 ) -> Any:
-    """Search all cubes of a level that are within *reach*, by a walk over the whole hash table."""
+    """Search all cubes of one size (*level*) within *reach* for entries, by a walk over the whole hash table."""
     edge = _edge_m(level)
     for cube in range(word(c, _SLOTS)):
         key = word(word(c, _CUBES), _CUBE * cube + _KEY)

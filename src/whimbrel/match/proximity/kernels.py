@@ -96,7 +96,7 @@ def _chord(spot: Any, point: Any) -> Any:
 
 @njit(cache=True)
 def _either(verdict: Any, other: Any) -> Any:
-    """Return the verdict (INSIDE, OUTSIDE or DOUBT) of two conditions of which one suffices."""
+    """Combine the verdicts (INSIDE, OUTSIDE or DOUBT) of two conditions of which one suffices."""
     if INSIDE in (verdict, other):
         return INSIDE
     return DOUBT if DOUBT in (verdict, other) else OUTSIDE
@@ -104,7 +104,7 @@ def _either(verdict: Any, other: Any) -> Any:
 
 @njit(cache=True)
 def both(verdict: Any, other: Any) -> Any:
-    """Return the verdict (INSIDE, OUTSIDE or DOUBT) of two conditions that must both hold."""
+    """Combine the verdicts (INSIDE, OUTSIDE or DOUBT) of two conditions that must both hold."""
     if OUTSIDE in (verdict, other):
         return OUTSIDE
     return DOUBT if DOUBT in (verdict, other) else INSIDE

@@ -87,7 +87,7 @@ class Rings:
             ring = int(self._tables.rings[ring, NEXT_RING])
 
     def drop(self, device: int, radius_m: float) -> None:
-        """Release one use of a device's ring of this size; the last release removes the ring."""
+        """Release one use of a device's ring (circle) of this size; the last release removes the ring."""
         key = (device, level_of(ball_m(radius_m)))
         ring, users = self._ring_of[key]
         if users > 1:

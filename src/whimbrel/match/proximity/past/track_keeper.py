@@ -103,7 +103,7 @@ class TrackKeeper:
         return [device for device, number in self._devices.items() if self._base.seq[number] >= 0]
 
     def numbers(self, sessions: Iterable[str]) -> Any:
-        """Return the number of each session; an unknown session gets a new number."""
+        """Return an array with the number of each session, given by name; an unknown session gets a new number."""
         return np.fromiter(map(self._session, sessions), np.int64)
 
     @property
