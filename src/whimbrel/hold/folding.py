@@ -28,7 +28,7 @@ Judge: TypeAlias = Callable[[HandOver], Outcome]
 
 
 def one_by_one(outcomes: Grouped) -> Settled:
-    """Return the same outcomes with one item for each device."""
+    """Return *outcomes* with one ``Settle`` for each device, in place of one item for the devices of a session."""
     found: Settled = []
     for each in outcomes:
         found += each.settles() if isinstance(each, SessionOutcomes) else (each,)
@@ -93,7 +93,7 @@ class Folding:
             return [command for command in commands if type(command) is Settle]
         settled = []
         left = list(commands)
-        for command in left:  # the list grows: what follows from a confirmation comes after all that is there
+        for command in left:  # the list grows: the outcomes of a confirmation are appended
             kind = type(command)
             if kind is Settle or kind is SessionOutcomes:
                 settled.append(command)

@@ -299,7 +299,7 @@ class State:
         """Devices that have chosen a policy: each delivery to them has a receipt (rule 16)."""
 
     def store(self, copy: Copy) -> None:
-        """Mark the record of a notification as stored, and notify the follower."""
+        """Mark the record of a notification as stored, and notify the observer (``follower``)."""
         copy.is_stored = True
         self.follower.stored(copy)
 

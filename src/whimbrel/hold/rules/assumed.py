@@ -89,7 +89,7 @@ class AssumedReceipts:
         return out
 
     def _results(self, kept: Published, matches: Matches) -> list[AssumedResult] | None:
-        """Return the result for each session that a publication matches; None if the rules must apply it."""
+        """Return how a publication ends in each session that it matches; None if the rules must apply it."""
         state, found = self._state, list[AssumedResult]()
         if state.shaped:
             return None
@@ -110,7 +110,7 @@ class AssumedReceipts:
         return found
 
     def _work_out(self, session: Session, identities: tuple[Identity, ...]) -> AssumedResult:
-        """Compute the result for a session and the subscriptions that match, and cache it."""
+        """Compute how publications end in a session for these subscriptions, and cache the result."""
         result = AssumedResult(session, identities)
         if not (session.is_private or session.with_qos or session.with_policy or session.conditional):
             self._fill(result, session)

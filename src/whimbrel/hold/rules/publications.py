@@ -45,8 +45,8 @@ class Publications:
     def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
         """Apply an accepted notification to the sessions that match it (rules 2 to 5, and 15 to 18).
 
-        The devices *received* have the notification already, through sessions that are not in *matches*, and do not get
-        it again.
+        The devices *received* already have the notification, through other sessions than those in *matches*; they do
+        not get it again.
         """
         out: list[Command] = []
         matches, others = self._begin(kept, matches, out)
