@@ -65,7 +65,7 @@ def _argument_count(arguments: int) -> str:
 
 
 class Parser:
-    """Parses one text, once; afterwards ``tokens``, ``kinds`` and ``spans`` describe the text."""
+    """Parses one filter, once; afterwards ``tokens``, ``kinds`` and ``spans`` describe its text."""
 
     def __init__(self, text: str) -> None:
         self.text = text

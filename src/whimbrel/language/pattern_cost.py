@@ -59,7 +59,7 @@ def program(tree: Node) -> int:
 
 
 def longest_searched(tree: Node) -> int:
-    """Return the longest string, in bytes, on which the patterns of the filter *tree* run."""
+    """Return the length in bytes of the longest string on which the patterns of the filter *tree* run."""
     instructions = program(tree)
     return MAX_STEPS // instructions if instructions else UNBOUNDED
 

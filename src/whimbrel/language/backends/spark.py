@@ -98,10 +98,10 @@ class _Integer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Typed:
-    """A value as Spark computes it: in each row, at most one of integer, real and text is not NULL.
+    """A value as Spark computes it: in each row, at most one of the columns integer, real and text is not NULL.
 
-    None instead of a column means that the value never has that type. All None: the value is always undefined, or
-    opaque.
+    None instead of a column means that the value never has that type. If all three are None, the value is always
+    undefined or opaque.
     """
 
     integer: _Integer | None = None

@@ -27,7 +27,7 @@ class PolicyCost(NamedTuple):
         return PolicyCost(self.steps + other.steps, self.bytes + other.bytes, self.pixels + other.pixels)
 
     def or_else(self, other: PolicyCost) -> PolicyCost:
-        """Return the higher cost of two alternatives."""
+        """Return the higher of two costs, separately for steps, bytes and pixels."""
         return PolicyCost(max(self.steps, other.steps), max(self.bytes, other.bytes), max(self.pixels, other.pixels))
 
 

@@ -120,7 +120,7 @@ class Arrival(NamedTuple):
 
 
 class Run:
-    """One run of a policy: its inputs, its step counts, and the variables that it read and changed."""
+    """One run of a policy: its inputs, the steps counted so far, and the variables that it has read and changed."""
 
     __slots__ = ("arrival", "automatic", "changed", "compared", "locals", "manual", "now", "read", "spared", "steps")
 
@@ -137,7 +137,7 @@ class Run:
         """Locals of the compiled policy, which creates them; the interpreter has its own."""
 
     def device(self, name: str) -> Scalar | None:
-        """Return the automatic variable *name*, or None."""
+        """Return the automatic variable *name* (reported by the device), or None."""
         value = self.automatic.get(name)
         if value is not None:
             self.read[name] = value
@@ -169,7 +169,7 @@ class Run:
             self.changed[name] = kept
 
     def attribute(self, message: AnyValue, name: str) -> Scalar | None:
-        """Return an attribute of *message*, or None."""
+        """Return the attribute *name* of *message*; None if it is missing, or if *message* is no message."""
         if not isinstance(message, Message):
             return None
         if name in message.changes:

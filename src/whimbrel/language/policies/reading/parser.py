@@ -53,7 +53,7 @@ def finish(pieces: Generator[None, None, _Result]) -> _Result:
 
 
 class Parser:
-    """Parses one text, once; afterwards ``spans`` has the position of each node."""
+    """Parses one policy, once; afterwards ``spans`` has the position of each node in the text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
