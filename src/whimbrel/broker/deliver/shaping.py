@@ -275,7 +275,7 @@ class PolicyHandler:
             link.shaping_since = None
 
     def look(self, job: TransformJob, now: int) -> None:
-        """Withhold the copy that a *job* transforms if other copies have waited too long behind it."""
+        """Withhold the copy of a message that *job* transforms, if other copies have waited too long behind it."""
         now = self._commits.now(now)
         if self._is_late(job.client, job.link, now):
             self.on_transform_result(job, Fault.TIME_OUT, now)

@@ -11,7 +11,7 @@ __all__ = ["Counters"]
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers that only grow; the code that counts does not depend on the code that reads them."""
+    """Counters of a broker, for its metrics and its status: numbers that only grow."""
 
     connections: int = count("connections that were accepted", has_rate=True)
     refused_connections: int = count("connections that were refused", has_rate=True)

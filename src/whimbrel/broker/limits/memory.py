@@ -36,7 +36,7 @@ _PASSING = 8
 
 
 class NoRoom(str):
-    """Text of a refusal that memory or disk is full; there may be room later without any action of the client."""
+    """Text of a refusal because memory or disk is full; later there may be room, whatever the client does."""
 
     __slots__ = ()
 

@@ -92,7 +92,7 @@ class WorkBudget:
         """Debt of each session in millionths of a unit, and the time (microseconds) for which it was computed."""
 
     def __len__(self) -> int:
-        """Return the number of sessions whose debt is stored."""
+        """Return the number of sessions that have not yet regained their full allowance of work."""
         return len(self._owed)
 
     def packet(self, session: str) -> PacketBudget:

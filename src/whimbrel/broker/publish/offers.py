@@ -41,7 +41,7 @@ class Offer:
 
     @property
     def will_seq(self) -> int | None:
-        """The seq of the will that this publication publishes; None if it is not of a will."""
+        """The seq of the will that this publication publishes; None if it publishes no will."""
         return None if self._will is None else self._will.seq
 
     def _expires_at(self) -> int | None:

@@ -126,7 +126,7 @@ def _new_name_refusal(session: str) -> InvalidValueError | None:
 
 
 def read_mode(value: object) -> Mode:
-    """Parse *value* as a mode: take or keep."""
+    """Parse *value* as the mode in which a device receives a session's notifications: take or keep."""
     for mode in Mode:
         if value == mode.value:
             return mode

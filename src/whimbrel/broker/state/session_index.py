@@ -69,7 +69,7 @@ class SessionIndex:
             self._by_user.setdefault(owner, SortedNames()).add(session)
 
     def note_end(self, session: str, devices: Iterable[str]) -> None:
-        """Update the index after a session was deleted, whose members were *devices*."""
+        """Update the index after a session with the members *devices* was deleted."""
         self.note_access(session)
         for device in devices:
             _discard(self._by_device, device, session)

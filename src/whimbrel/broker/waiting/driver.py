@@ -51,7 +51,7 @@ class Append(NamedTuple):
 
 
 class _Next(NamedTuple):
-    """Request to wait until the next of the facts that were entered together is to be applied."""
+    """Request to wait until the next fact (log record) of the same ``Append`` is to be applied."""
 
 
 class BlockingCall(NamedTuple):

@@ -393,7 +393,7 @@ class LiveClient(StoredClient):
             self._memory.counted -= IDENTIFIER_BYTES
 
     def end(self) -> None:
-        """Drop all waiting messages, because the session ended."""
+        """Drop all messages that wait for the client, because its session ended."""
         self.land()
         self._memory.counted -= IDENTIFIER_BYTES * len(self.asked)
         self.asked.clear()
@@ -462,7 +462,7 @@ class LiveClient(StoredClient):
             self._also[seq] = (*self._also.get(seq, ()), terms)
 
     def take_uncounted(self, seq: int) -> tuple[HandOverOptions, ...]:
-        """Remove and return delivery options: those of sessions that a copy counts for since its acknowledgement."""
+        """Remove and return delivery options that were added to a copy (``count``) after its acknowledgement."""
         return self._also.pop(seq, ())
 
     def last_sent(self, session: str) -> int:

@@ -62,7 +62,7 @@ class Host(Protocol):
 
     @property
     def web_buffer(self) -> memoryview:
-        """The buffer into which all WebSockets are read."""
+        """The buffer into which the bytes of all WebSocket connections are read."""
 
     def receive(self, link: Link, data: bytes) -> None:
         """Handle bytes received from a client."""

@@ -73,7 +73,7 @@ class SocketScheduler:
 
     @cached_property
     def web_buffer(self) -> memoryview:
-        """The buffer into which all WebSockets are read."""
+        """The buffer into which the bytes of all WebSocket connections are read."""
         return memoryview(bytearray(MAX_WEB_READ))
 
     @property

@@ -38,11 +38,11 @@ class StartupResponder:
 
     @cached_property
     def web_buffer(self) -> memoryview:
-        """The buffer into which all WebSockets are read."""
+        """The buffer into which the bytes of all WebSocket connections are read."""
         return memoryview(bytearray(MAX_WEB_READ))
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return a link for a new connection, and start the usual timeout for its CONNECT."""
+        """Return an object (link) for a new connection, and start the usual timeout for its CONNECT."""
         assert stream.transport is not None
         asyncio.get_running_loop().call_later(self.config.limits.connect_timeout_s, stream.transport.abort)
         machine = ServerConnection(self._limits)
@@ -65,13 +65,13 @@ class StartupResponder:
         self._sender.dirty.clear()
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
-        """Do nothing: the answer is too short to fill a write buffer."""
+        """Do nothing about a full write buffer: the answers are too short to fill one."""
 
     def lose(self, stream: Stream) -> None:
-        """Do nothing: ``forget`` removes the connection."""
+        """Do nothing when a connection cannot be written to any more: ``forget`` removes it."""
 
     def finish(self, stream: Stream) -> None:
-        """Drop the link of a closed connection."""
+        """Drop the link (the object for the broker's core) of a closed connection."""
         stream.link = None
 
     def finish_later(self, stream: Stream) -> None:
@@ -79,7 +79,7 @@ class StartupResponder:
         stream.finish()
 
     def count_frames(self, stream: Stream, frames: int) -> None:
-        """Do nothing: a connection is read from only a few times."""
+        """Do not count WebSocket frames: a connection is read from only a few times."""
 
     def is_waited_for(self, stream: Stream) -> bool:
         """Return False: this server never pauses reading."""

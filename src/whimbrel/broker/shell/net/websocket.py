@@ -241,7 +241,7 @@ class Framing:
         return at
 
     def _frame(self, data: bytes, at: int) -> int:
-        """Decode a head at *at*, or a whole control frame; return how many bytes it has, 0 if more are needed."""
+        """Decode a frame's header at *at*, or a whole control frame; return its length, 0 if bytes are missing."""
         opcode, is_final = self._kind(data[at])
         if len(data) < at + 2:
             return 0

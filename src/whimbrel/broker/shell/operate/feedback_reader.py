@@ -84,7 +84,7 @@ class Links:
         self._newest = self._newest.slice(0, self._most)
 
     def mark_applied(self) -> None:
-        """Mark all rows so far as complete: only rows with a higher seq are used from now on."""
+        """Mark all rows read so far as complete: from now on only rows with a higher seq are used."""
         if self._newest.num_rows:
             self._applied = self._newest["seq"][0].as_py()
 
@@ -131,7 +131,7 @@ class _File(NamedTuple):
 
 
 class _Table:
-    """The files of one table, and those of them that were read."""
+    """The files of one table of the pipeline, and which of them were read."""
 
     def __init__(self, folder: Path, rows: _Made, *, is_growing: bool) -> None:
         self.name = rows.name
