@@ -134,10 +134,7 @@ class Placed:
         self._with_more += rest != (None, None)
 
     def remove(self, handle: int) -> bool:
-        """Remove a subscription, if present.
-
-        Return False if the caller must still remove it from the topic or content index.
-        """
+        """Remove a subscription, if present; return False if another index still has it."""
         self.index.remove(handle)
         shared = self._sharing.pop(handle, None)
         if shared is not None:

@@ -86,7 +86,8 @@ class ColumnPatterns:
 class _LiteralIndex:
     """Index from literals to the patterns that require them.
 
-    A requirement is a set of literals of which one must occur. A pattern with several is indexed by the rarest.
+    A requirement is a set of literals of which one must occur. A pattern with several requirements is indexed by the
+    rarest.
     """
 
     def __init__(self, patterns: Sequence[ColumnPattern], seed: int) -> None:

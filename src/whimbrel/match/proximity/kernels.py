@@ -112,7 +112,7 @@ def both(verdict: Any, other: Any) -> Any:
 
 @njit(cache=True)
 def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any:
-    """Return the verdicts *inside* and *close* about a session's members, updated by the member at *here*.
+    """Update two verdicts about a session's members by the member whose place is at address *here*; return both.
 
     *inside*: a member is in the publication's area. *close*: a member is at most *radius_m* from the publication's
     place.
