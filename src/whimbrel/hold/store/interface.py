@@ -64,7 +64,7 @@ class StoreUnavailableError(StoreError):
 
 
 class RowStore(Protocol):
-    """Protocol of a store for the rows of a view; used by one thread at a time."""
+    """Typing protocol of a store for the rows of a view (saved state); used by one thread at a time."""
 
     @property
     def applied(self) -> int:
