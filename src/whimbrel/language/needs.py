@@ -42,7 +42,7 @@ _COMPARABLE = _NUMBERS | _STRING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """An attribute that a filter uses, whether it must be present, and the types that it may have."""
+    """One attribute that a filter uses, with the types for which a condition on it can be true."""
 
     name: str
     is_required: bool

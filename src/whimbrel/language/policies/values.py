@@ -169,7 +169,7 @@ class Run:
             self.changed[name] = kept
 
     def attribute(self, message: AnyValue, name: str) -> Scalar | None:
-        """Return the attribute *name* of *message*; None if it is missing, or if *message* is no message."""
+        """Return the attribute *name* of *message*; None if it is missing, or if *message* is another value."""
         if not isinstance(message, Message):
             return None
         if name in message.changes:

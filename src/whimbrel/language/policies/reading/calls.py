@@ -22,7 +22,7 @@ _STRING_FIRST = frozenset({"getProperty", "setProperty", "removeProperty"})
 
 
 class Tokens(Protocol):
-    """Protocol of the parser that ``Calls`` needs: its tokens, its expressions, and the functions defined so far."""
+    """Typing protocol of the parser that ``Calls`` needs: its tokens, its expressions, the functions defined so far."""
 
     functions: dict[str, tuple[int, int]]
     sites: int

@@ -248,7 +248,7 @@ class Parser:
         return tree.SetData(first.text, value) if path == "setData" else tree.SetAttribute(first.text, name, value)
 
     def _evaluation(self) -> Statement:
-        """Parse a call whose value is not used: such as ``setProperty(…)``, or of one of the policy's functions."""
+        """Parse a call as a statement: of an operation such as ``setProperty(…)``, or of the policy's own functions."""
         first = self._token()
         if first.text == self._state:
             self.take()
@@ -462,7 +462,7 @@ class Parser:
             raise self.error(PolicyCode.NAME, f"{token.text} is reserved for variables; take another name", token)
 
     def place(self, node: object, start: int) -> None:
-        """Record position and height of *node*, which was parsed just now."""
+        """Record the position of *node*, which was parsed just now, and how many levels of expressions it has."""
         self._keep.append(node)
         self.spans.setdefault(id(node), (start, self._tokens[max(self._at - 1, 0)].end))
         if isinstance(node, Expression):
