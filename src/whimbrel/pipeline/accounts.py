@@ -83,7 +83,7 @@ class Membership(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAccount:
-    """Number of a device's notifications, per outcome, and of those that are still held for it."""
+    """Numbers of a device's notifications: one number per outcome, and the number of those still held for it."""
 
     device: str | None
     """The device; None for notifications of sessions that had no device."""

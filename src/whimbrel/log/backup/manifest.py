@@ -60,7 +60,7 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Content of a backup: its node, its range of the log, and its files."""
+    """Content of a backup: its node, its first seq, its newest checkpoint, and its files."""
 
     node: str
     made_at: int

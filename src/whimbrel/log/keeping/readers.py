@@ -95,7 +95,7 @@ def name_for(kind: str, place: Path) -> str:
 
 
 class Registration:
-    """The registration of one reader at all nodes; a log whose folder is read-only is read without one."""
+    """The registration of one reader with the logs of all nodes; a log in a read-only folder is read without one."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory, self._name = directory, name

@@ -39,7 +39,7 @@ class Mapped(Protocol):
     """Rows that can be mapped: a Spark DataFrame, or a ``LogFrame``."""
 
     def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
-        """Return the result of *func*, applied to the rows as Arrow batches."""
+        """Return the rows that *func* makes in the workers; it gets these rows as Arrow batches."""
 
 
 def write_files(rows: Mapped, out: Path, table: str, folder: str, *, work: Work = iter) -> list[Path]:

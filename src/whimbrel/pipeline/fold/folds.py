@@ -1,4 +1,4 @@
-"""Folds: apply the events of a log, in order, to a node's core, and write the outcomes as rows of ``deliveries``.
+"""Folds: apply the events of a log, in order, to a node's state (core), and write outcomes as rows of ``deliveries``.
 
 A batch run folds each shard of a node from the start of the log. A stream keeps one fold per node and continues it
 (``unit.node_share``). The effect of each kind of event is defined here, once for both.

@@ -1,7 +1,7 @@
-"""The state of one node in a worker: its core, and further state that tables need, stored as rows between batches.
+"""The state of one node in a worker: sessions and policies (the core), and state that tables need, stored as rows.
 
-A node's log is one sequence and its core is a fold over it, so one worker folds a node (``take``). The state is in
-memory; a store of its own gets the changed rows at each commit.
+A node's log is one sequence, and its core is computed by applying it in order (a fold), so one worker folds a node
+(``take``). The state is in memory; a store of its own gets the changed rows at each commit.
 Rule: the stored state is the state after the seq ``applied``. It is committed after all output of a batch has been
 written. So a batch that is repeated starts from the same state and makes the same output.
 Rule: the state's size depends on the held notifications, the subscriptions and the reporting devices, not on the length
