@@ -331,7 +331,7 @@ class LogWriter:
             self._is_marked = True
 
     def _write(self, data: bytes, end: _End) -> None:
-        """Write *data*, whole frames up to the fact *end*; on failure cut the file back to its old end."""
+        """Write *data*, whole frames of records up to the seq in *end*; on failure restore the size before."""
         try:
             write_all(self._file, data)
         except OSError as error:

@@ -119,7 +119,7 @@ def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> Tic
 
 
 def _clean(text: str) -> str:
-    """Return *text* clean; a text that is too long for a scrolling line is cut and ends in an ellipsis."""
+    """Return *text* made safe for a terminal (``clean``), cut with an ellipsis if it is too long for the line."""
     whole = clean(text)
     return whole if len(whole) <= _MAX_CHARACTERS else whole[: _MAX_CHARACTERS - 1] + "…"
 

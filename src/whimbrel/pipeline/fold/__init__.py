@@ -1,4 +1,4 @@
-"""The fold of a log (event sourcing): apply its events, in order, to a node's core; start states, shards, contacts."""
+"""The fold of a log (event sourcing): apply its events, in order, to a node's state; checkpoints, shards, contacts."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class _Fold(StatefulProcessor):
         self._packed = pickle.dumps(job)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variables."""
+        """Open the state variables of the operator."""
         self._blobs = SparkBlobs(handle)
 
     def close(self) -> None:

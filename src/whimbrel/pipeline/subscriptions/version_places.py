@@ -127,7 +127,7 @@ class VersionPlaces:
     # -- which versions are within range -----------------------------------------------------------------------------
 
     def find_reached(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
-        """Expand matches of distinct filters to versions within range; return rows of *batch* and the versions."""
+        """Expand matches of distinct filters to versions in range; return numbers of rows and versions."""
         seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
         where = self._publications(batch)
         if where is None:

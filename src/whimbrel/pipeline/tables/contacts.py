@@ -2,7 +2,7 @@
 
 A position is valid until the device's next report, or until it is stale. Time is cut into slices. For each slice of
 each node a worker finds the pairs within range, by a grid and the exact distance (``match.proximity.encounters``).
-Contacts that touch at a cut are joined afterwards.
+Contacts that touch where two slices meet are joined afterwards.
 
 Rule: contacts are computed per node, from the reports to that node.
 Rule: a contact has ended once time has passed its end; ``meetings`` counts only contacts that have ended.
