@@ -1,5 +1,7 @@
-"""Session moves: private sessions stored before client identifiers were mounted go to the mount points they belong to.
+"""Session moves: private sessions that an older version stored go to the mount points that they belong to.
 
+A mount point is a listener's prefix of topics. In this version it is a prefix of client identifiers too: these are
+*mounted*.
 Rule: at the first start of a version that mounts identifiers, a stored session moves if all its subscriptions are below
 one mount point. Other private sessions stay outside, and so do the named sessions that their devices have joined.
 Rule: a move takes along the subscriptions, owner, expiry, chosen policy, stored policies, and a will below the mount
