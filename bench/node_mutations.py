@@ -225,7 +225,7 @@ MUTATIONS = (
     Mutation(
         name="decisions outlive the session of their device",
         file=_DECISIONS,
-        before="            self.received(device, kept)\n",
+        before="            self.on_receipt(device, kept)\n",
         after="            pass\n",
     ),
     Mutation(
