@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def contact(self) -> ContactPlan:
-        """The options of ``contacts``: range and longest age of a place."""
+        """The options of ``contacts``: range, and age at which a position is stale."""
         return ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
 
 

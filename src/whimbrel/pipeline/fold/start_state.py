@@ -145,7 +145,7 @@ def _is_sound(path: Path, node: str, seq: int) -> bool:
 
 
 def start_state(directory: Path, node: str) -> StartState | None:
-    """Return the start state of a cut log; None for a log that is whole, or has no checkpoint.
+    """Return the state at which the tables of a cut log start; None if the log is whole, or has no checkpoint.
 
     A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``.
     """

@@ -79,7 +79,7 @@ def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
 
 
 def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[str, tuple[int, int]]) -> DataFrame:
-    """Read a table's rows of short tails (seqs that are not in Parquet) in the driver."""
+    """Return a table's rows of short tails (seqs that are not in Parquet), read in the driver."""
     schema = SCHEMAS[table]
     target = to_arrow_schema(schema, timezone="UTC")
     batches = read_undisturbed(

@@ -103,7 +103,7 @@ class VersionPlaces:
 
     @classmethod
     def of_arrays(cls, table: Any, arrays: Mapping[str, Any], *, wish_count: int) -> VersionPlaces:
-        """Restore what limits the versions in *table* from arrays that ``arrays`` returned.
+        """Restore the places that limit the versions in *table* from arrays that ``arrays`` returned.
 
         Each array index that the kernels use unchecked is checked here.
         """

@@ -194,7 +194,7 @@ def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
 
 
 class LayerBase(NamedTuple):
-    """The large matcher under a small one, and the sessions whose subscriptions the small one replaces."""
+    """The large matcher that a small one updates, and the sessions whose subscriptions the small one replaces."""
 
     path: str
     """File of the large matcher, which does not lie over another one."""
