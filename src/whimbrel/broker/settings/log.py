@@ -63,7 +63,7 @@ class LogSettings(Section):
         "one that is further behind loses its place, and is named in the broker's log.",
     )
     retain_reader_days: int = setting.whole(
-        7, 0, 36_500, "For how long a registration of a reader counts that is not renewed; 0 is for ever."
+        7, 0, 36_500, "How long a reader stays registered if it does not renew its registration; 0 is for ever."
     )
     history_s: int = setting.whole(
         2_592_000,

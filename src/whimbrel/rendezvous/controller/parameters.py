@@ -35,7 +35,7 @@ REASONS = {
     "answer_us": "2.56 s for an answer, beacon included, and for all groups of one pair: a device that is silent for "
     "longer is gone (4.1.3)",
     "connect_us": "20.48 s: four pages one after the other, as long as a lost connection goes unnoticed; then "
-    "an indirect publication is dropped whose device has not connected",
+    "the publication of an indirectly matched device that has not connected is dropped",
     "ignore_us": "5.12 s, at least 2.56 s: how long the pages of a dumb device are ignored after its smart one was "
     "told to listen: the longest page, and as long again because a parked device is woken at its next beacon (5.4.4)",
     "poll_us": "10.24 s: how long a parked device waits at most before it may speak; the thesis gives none (4.1.1)",
