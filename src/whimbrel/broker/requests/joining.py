@@ -156,9 +156,9 @@ class JoinAuthorizer:
         return _joinings(doors, rights), now
 
     def _lowest_cost(self) -> Cost | None:
-        """Return the lowest cost of the password hashes of one session with old hashes, or None if none is left.
+        """Return the lowest hash cost in a session with password hashes below the configured cost.
 
-        Old hashes have a lower cost than is configured.
+        If several sessions have such hashes, it is one of them; if no session has, return None.
         """
         while self._cheap:
             session, (access, cost) = next(iter(self._cheap.items()))

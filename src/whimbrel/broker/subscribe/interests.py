@@ -306,7 +306,7 @@ class SubscribeHandler:
             raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
-        """Return whether a user's rights allow a client *subscription*."""
+        """Return whether the rights of *user* allow the client *client_id* to make *subscription*."""
         wanted = subscription.subject_filter or "#"
         _, plain = split_share(wanted)
         if isinstance(subscription.near, Anywhere) and not self._authorizer.may_hear_anywhere(user, client_id, plain):

@@ -33,7 +33,10 @@ Apply: TypeAlias = Callable[[], Pieces | None]
 
 
 class _Entry(NamedTuple):
-    """Entry of the queue: a fact (log record) or an action; *number* is a fact's seq, or the last before an action."""
+    """Entry of the queue: a fact (log record) or an action.
+
+    *number* is the seq of the fact; for an action, that of the last fact before it.
+    """
 
     number: int
     apply: Apply

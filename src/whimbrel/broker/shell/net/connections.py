@@ -48,7 +48,7 @@ class Host(Protocol):
         """Counters of connections and bytes, for metrics."""
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return the core's object for a new connection; *user* is the name in the client's certificate, or None."""
+        """Return the link (the core's object) of a new connection; *user* is the name in its certificate, or None."""
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
         """Pause messages to a client that reads too slowly (back-pressure), or resume them."""
@@ -123,7 +123,11 @@ class Stream(asyncio.BaseProtocol):
         self.begin()
 
     def begin(self) -> None:
-        """Create the core's object (link); close if the certificate was revoked since the handshake began."""
+        """Create the link, the core's object for this connection.
+
+        Abort the connection instead if its TLS settings were reloaded since the handshake began, and the new ones
+        refuse the client's certificate.
+        """
         assert self.transport is not None
         if late_refusal(self.transport) is not None:
             self.server.counters.failed_handshakes += 1

@@ -130,7 +130,7 @@ def _may_come_from(origin: str, host: str, origins: str) -> bool:
 
 
 def accept_key(key: str) -> str:
-    """Return the proof that a server has read *key*: not a secret, only a value that no plain HTTP server sends."""
+    """Return the value of Sec-WebSocket-Accept for a client's *key*; it shows that the server speaks WebSocket."""
     return base64.b64encode(hashlib.sha1(key.encode("ascii") + _GUID).digest()).decode()  # noqa: S324 # as in the RFC
 
 

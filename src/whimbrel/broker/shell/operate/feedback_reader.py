@@ -109,7 +109,7 @@ class Plan:
         self._largest = self.schema.empty_table()
 
     def take(self, rows: Rows) -> None:
-        """Update the plan with *rows* of the table; raise if a number of copies is below 1."""
+        """Update the number of copies per subject with *rows* of the table ``replicas``; raise if one is below 1."""
         rows = rows.filter(pc.and_(pc.is_valid(rows["subject"]), pc.is_valid(rows["replicas"])))
         least = pc.min(rows["replicas"]).as_py()
         if least is not None and least < 1:
