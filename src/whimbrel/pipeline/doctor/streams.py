@@ -34,7 +34,11 @@ _SMALL_BYTES, _MANY = 1 << 20, 200
 
 
 def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
-    """Compare *committed*, the last batch that Spark's checkpoint records (-1: none), with the stream's own record."""
+    """Return a failed check if Spark's checkpoint and the stream's own *record* disagree on the last batch, else ok.
+
+    *committed* is the last batch in the checkpoint (-1: none). It must be the one before the batch of *record*, or
+    that batch if all tables have it; without a record there must be none.
+    """
     found = f"batch {committed}" if committed >= 0 else "no batch yet"
     if record is None:
         return (
@@ -49,7 +53,7 @@ def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
 
 
 def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | None:
-    """Compare *last_batch*, the last that changed the table, with the stream's record; return None if they agree."""
+    """Return a failed check if *last_batch*, the last that changed the table, contradicts *record*; else None."""
     least = record.written.get(table, -1)
     if least <= last_batch <= record.batch:
         return None

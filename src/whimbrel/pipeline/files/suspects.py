@@ -351,9 +351,9 @@ def _presence(found: _Suspects) -> None:
     change = found.column("change")
 
     def belongs(name: str, *changes: PresenceChange, is_needed: bool) -> None:
-        """Mark the rows that have a value in the column *name*, although their change is not one of *changes*.
+        """Mark the rows with a value in the column *name*, unless their column ``change`` has one of *changes*.
 
-        If *is_needed*, also mark the rows whose change is one of *changes*, and which have no value.
+        If *is_needed*, also mark the rows where ``change`` is one of *changes* and *name* has no value.
         """
         may = pc.is_in(change, pa.array([each.value for each in changes]))
         has = found.column(name).is_valid()

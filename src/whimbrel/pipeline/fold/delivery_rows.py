@@ -192,7 +192,7 @@ def _take_column(values: Iterable[Any], name: str, places: Any) -> Any:
 
 
 def _lists_of(subscriptions: Sequence[tuple[Identity, ...]]) -> Any:
-    """Return a column of lists of subscriptions."""
+    """Return an Arrow column with one list of subscriptions for each tuple in *subscriptions*."""
     known, places = _distinct(subscriptions, subscriptions)
     of_type = TABLES["deliveries"].schema.field("subscriptions").type
     structs = [

@@ -44,16 +44,16 @@ class Blobs(Protocol):
     """Storage of blobs, and of their summary (``Head``)."""
 
     def head(self) -> Head:
-        """Return the summary of the blobs; the default ``Head()`` if nothing is stored."""
+        """Return the stored summary of the blobs (``Head``); the default ``Head()`` if nothing is stored."""
 
     def read(self) -> Iterable[bytes]:
         """Yield the blobs in order."""
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store *head* as the summary of all blobs."""
+        """Append blobs, and store *head* as the new summary of all blobs."""
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs and their summary."""
+        """Replace all blobs by *blobs*, and their summary by *head*."""
 
 
 class BlobStore:
@@ -172,7 +172,7 @@ class MemoryBlobs:
         self._blobs, self._head = list(blobs), head or Head()
 
     def head(self) -> Head:
-        """Return the summary of the blobs."""
+        """Return the summary that was stored with the blobs: the last fact or batch in them, and their sizes."""
         return self._head
 
     def read(self) -> Iterable[bytes]:
@@ -180,12 +180,12 @@ class MemoryBlobs:
         return list(self._blobs)
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store *head* as the summary of all blobs."""
+        """Append blobs, and store *head* as the new summary of all blobs."""
         self._blobs += blobs
         self._head = head
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs and their summary."""
+        """Replace all blobs by *blobs*, and their summary by *head*."""
         self._blobs, self._head = list(blobs), head
 
 
@@ -200,7 +200,7 @@ class SparkBlobs:
         self._value = handle.getValueState(self.HEAD, self.HEAD_SCHEMA)
 
     def head(self) -> Head:
-        """Return the summary of the blobs."""
+        """Return the summary that was stored with the blobs: the last fact or batch in them, and their sizes."""
         found = self._value.get()
         return Head() if found is None else Head(*found)
 
@@ -210,12 +210,12 @@ class SparkBlobs:
             yield bytes(blob)
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store *head* as the summary of all blobs."""
+        """Append blobs, and store *head* as the new summary of all blobs."""
         if blobs:
             self._list.appendList([(blob,) for blob in blobs])
         self._value.update(tuple(head))
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs and their summary."""
+        """Replace all blobs by *blobs*, and their summary by *head*."""
         self._list.put([(blob,) for blob in blobs])
         self._value.update(tuple(head))

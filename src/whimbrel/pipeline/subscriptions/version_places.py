@@ -93,7 +93,11 @@ class VersionPlaces:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def arrays(self, moves: Moves | None) -> dict[str, Any]:
-        """Return the places that limit the versions, as flat arrays by name, and the tracks of *moves* if given."""
+        """Return flat arrays by name, from which ``of_arrays`` restores this object.
+
+        They have the place that each subscription version is limited to, and the number of its distinct filter. With
+        *moves* they also have where devices were over time (tracks), and the number of each version's session.
+        """
         found = {f"places.{name}": np.ascontiguousarray(getattr(self.columns, name)).reshape(-1) for name in _SAVED}
         found["wishes"] = self.wishes
         if moves is not None:
@@ -103,7 +107,7 @@ class VersionPlaces:
 
     @classmethod
     def of_arrays(cls, table: Any, arrays: Mapping[str, Any], *, wish_count: int) -> VersionPlaces:
-        """Restore the places that limit the versions in *table* from arrays that ``arrays`` returned.
+        """Restore the places to which the subscription versions in *table* are limited, from the result of ``arrays``.
 
         Each array index that the kernels use unchecked is checked here.
         """

@@ -44,10 +44,11 @@ def replicas(
     subject_filter: str = "#",
     census: CensusTotals | None = None,
 ) -> DataFrame:
-    """Return the plan for the subjects of *popularity*, with the number of subscribers in each subject's last window.
+    """Return the replica plan: the number of copies of each subject, computed from its number of subscribers.
 
-    Subjects in a *census* have the census's numbers of subscribers. The plan has only subjects that *subject_filter*
-    matches, and whose last window ends within *horizon_us* of the newest window, or of *newest_at* if that is earlier.
+    A subject in the *census* has the census's number of subscribers. Any other has that of its last window in
+    *popularity*; it is left out if the newest window (or *newest_at*, if earlier) ends *horizon_us* or more after that.
+    The plan also leaves out subjects that *subject_filter* does not match, and those of a campus's backbone.
 
     in:  the table ``popularity``
     out: the table ``replicas``
@@ -90,7 +91,7 @@ def silent(
 def chosen(
     subscribers: Mapping[str, int], *, subject_filter: str = "#", census: CensusTotals | None = None
 ) -> dict[str, int]:
-    """Return the number of subscribers of each subject in the plan; a *census* replaces numbers in *subscribers*."""
+    """Return the number of subscribers of each subject in the plan; a *census* replaces numbers and adds subjects."""
     counts = {**subscribers, **(census.subscribers if census is not None else {})}
     return {
         subject: count

@@ -137,7 +137,10 @@ class NodeShare:
 
     @property
     def mark(self) -> LogMark:
-        """The identity of the log up to the last fact; the caller sets it before a commit."""
+        """The incarnation of the log and the digest of its last fact, set by the caller before each commit.
+
+        Later batches compare them with the log, to detect that another log has taken its place.
+        """
         return self._position.mark
 
     @mark.setter
