@@ -87,7 +87,7 @@ class KeyTable:
             self._accept_insecure[handle] = False
 
     def remove(self, handle: int) -> None:
-        """Remove the keys and the flag of the subscription *handle*."""
+        """Remove the key hashes of the subscription *handle*, and set its flag ``accept_insecure`` to True."""
         if self._keys.pop(handle, None) is not None:
             self._is_keyed[handle] = False
         if handle in self._strict:

@@ -1,4 +1,4 @@
-"""Release of freed memory to the system: after packing a million filters, the C library keeps half as much again."""
+"""Release of freed memory to the system, since the C library keeps about half an index's size after packing it."""
 
 from __future__ import annotations
 

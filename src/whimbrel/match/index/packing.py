@@ -341,7 +341,11 @@ def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
 
 
 def _worth_a_bitmap(column: Any, length: int) -> Any:
-    """Return the columns that at least 1/16 of a list's *length* entries limit to an interval, most frequent first."""
+    """Return the columns of a list that get bitmaps: those with many intervals, the most first.
+
+    *column* has the column of each interval that an entry requires. A column gets bitmaps if it has at least one
+    interval per 16 of the list's *length* entries; at most ``_MAX_BLOCKED`` columns do.
+    """
     numbers, counts = np.unique(column, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return numbers[order][: min(_MAX_BLOCKED, int((counts >= length / 16).sum()))]

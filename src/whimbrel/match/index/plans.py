@@ -49,19 +49,22 @@ class Dictionary:
     """Keys: (column, function, pattern, longest string in bytes on which the pattern is run)."""
 
     def column(self, attribute: str, derivation: tuple[str, ...]) -> int:
-        """Return the number of a column: an attribute with the functions applied to it."""
+        """Return the number of a column (an attribute with the functions applied to it), a new one if it has none."""
         return self.columns.setdefault((attribute, derivation), len(self.columns))
 
     def string(self, text: str) -> int:
-        """Return the number of a string literal."""
+        """Return the number of a string literal, a new one if it has none."""
         return self.strings.setdefault(text, len(self.strings))
 
     def symbol(self, tagged: int, bits: int) -> int:
-        """Return the number of an equality test; see ``symbols`` for *tagged* and *bits*."""
+        """Return the number of an equality test, a new one if it has none; see ``symbols`` for *tagged* and *bits*."""
         return self.symbols.setdefault((tagged, bits), len(self.symbols))
 
     def pattern(self, column: int, function: str, pattern: str, longest: int) -> int:
-        """Return the number of a pattern of a column that is run on strings of up to *longest* bytes."""
+        """Return the number of a pattern for *column*, a new number if it has none.
+
+        The pattern is run on strings of up to *longest* bytes.
+        """
         return self.patterns.setdefault((column, function, pattern, longest), len(self.patterns))
 
 

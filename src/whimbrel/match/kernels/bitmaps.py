@@ -72,7 +72,10 @@ def intersect(
     slots: Any,
     buckets: Any,
 ) -> None:
-    """Write the intersection of a list's bitmaps to *words*: the entries that the event's values can still match."""
+    """Write to *words* one bit per entry of a list: whether the event's values can still match the entry.
+
+    It is the intersection of the bitmaps for these values, one for each of the list's columns (*first* to *last* - 1).
+    """
     for blocked in range(first, last):
         at = bitmap_place(blocked, width, shift, epoch, blocked_column, blocked_bitmaps, slots, buckets)
         if blocked == first:

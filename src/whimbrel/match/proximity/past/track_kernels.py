@@ -240,13 +240,19 @@ def hear_then(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Search by place: append the versions of subscriptions that the publications from *begin* to *end* may reach.
+    """Search by place: append to *found* the subscription versions that publications may have reached, with verdicts.
 
-    The filter combinations that a publication matches by subject, content and keys are ``wishes[starts[row]]`` to
-    ``wishes[starts[row + 1] - 1]``. ``seeks[row]`` is whether to search versions with a near. ``reaches[row]`` is the
-    radius of the area in which to search sessions, or 0 for no such search. Return the first publication whose results
-    did not fit (or *end*), the number of results before it, and the buffer size that it needs. Versions that were
-    decided for publication ``row`` are marked with the number ``stamp + row``.
+    The publications are the rows from *begin* to *end* - 1. For each ``row``:
+
+    - ``wishes[starts[row]]`` to ``wishes[starts[row + 1] - 1]`` are the filter combinations (subject filter, content
+      filter and keys) that it matches. Only versions with these are found.
+    - ``seeks[row]`` is 1 to search versions with a place condition (near), or 0.
+    - ``reaches[row]`` is the radius around it in which to search devices, for their sessions' versions without a place
+      condition, or 0 for no such search.
+    - ``stamp + row`` is the mark of the versions that have been decided for it.
+
+    Return three numbers: the first row whose results did not fit (*end* if all did), the number of results before that
+    row, and the buffer size needed to go on (0 if all did fit).
     """
     n = 0
     for row in range(begin, end):

@@ -120,7 +120,7 @@ class Tracks:
         self._spots = arrays.sight_spot.reshape(-1, PLACE)
         self._seqs = arrays.sight_seq[arrays.order]
         self._rolled = 0
-        """Number of sightings, in the order of seqs, that the grid of ``_base`` includes."""
+        """Number of sightings (reported places), in the order of seqs, that the base grid (``base_grid``) includes."""
         self._window: tuple[int, int] | None = None
         self.window_grid = Grid()
         self._window_device = np.zeros(1, np.int64)
@@ -169,7 +169,7 @@ class Tracks:
         self._window = (low, high)
 
     def _roll(self, until: int) -> None:
-        """Move the devices in the grid of ``_base`` to their last sightings (reported places) before index *until*.
+        """Move the devices in the base grid to their last sightings (reported places) before index *until*.
 
         The index is that of a sighting in the order of seqs.
         """
@@ -182,7 +182,7 @@ class Tracks:
         self._rolled = until
 
     def _begin_again(self) -> None:
-        """Reset the grid of ``_base`` to the places before the span."""
+        """Reset the base grid to where devices were before the span, the range of seqs that the tracks cover."""
         self._base.grid = Grid(room=self.devices)
         known = np.flatnonzero(~np.isnan(self._base.spot[: self.devices, 0]))
         if known.size and not self._is_whole:
