@@ -74,7 +74,10 @@ class OutcomeRules:
         moment: int,
         out: list[Command],
     ) -> None:
-        """End a notification in a session; each member gets its outcome, unless it has it in flight (rule 9)."""
+        """End a notification in a session: record the final outcome of each device that has none yet (rule 9).
+
+        A device that has the notification in flight gets its outcome later; one that has received it gets *delivered*.
+        """
         pending = session.pending[seq]
         if pending.held:
             for identity in pending.held:

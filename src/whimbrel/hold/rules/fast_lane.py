@@ -154,11 +154,11 @@ class FastLanes:
 
     @property
     def flight_count(self) -> int:
-        """Number of unconfirmed deliveries in all fast lanes."""
+        """Number of unconfirmed deliveries in all fast lanes, outside the sessions' queues."""
         return sum(len(lane.flights) for lane in self._busy)
 
     def land_all(self) -> None:
-        """Turn the unconfirmed deliveries of all fast lanes into pending notifications."""
+        """Move the unconfirmed deliveries of all fast lanes into the sessions' queues, as pending notifications."""
         for lane in list(self._busy):
             self.land(lane)
 

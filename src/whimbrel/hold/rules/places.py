@@ -89,7 +89,7 @@ class Places:
         return self._last.get(device)
 
     def members(self, name: str) -> Collection[str]:
-        """Return the devices of a session; the session is wherever one of them is."""
+        """Return the devices of a session; the session counts as being at the place of each of them."""
         session = self._state.sessions.get(name)
         return () if session is None else session.members
 

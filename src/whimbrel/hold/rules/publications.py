@@ -108,9 +108,10 @@ class Publications:
         return out
 
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
-        """Advance the time.
+        """Advance the time, and return those of *matches* that get the notification (rules 17 and 18).
 
-        Return the matches that count and, for each share, the sessions that may get it next (rule 21).
+        Return also, for each shared subscription, the other sessions, which may get the notification if a policy
+        withholds it from the chosen one (rule 21).
         """
         state, at = self._state, kept.published_at
         if at > state.now:  # noqa: PLR1730  # ``OutcomeRules.advance``, inlined: this runs for every publication

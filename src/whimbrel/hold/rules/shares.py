@@ -39,9 +39,9 @@ def next_to_serve(
 
 
 def _leave_out(copy: Copy, gone: str | None, chosen: str | None) -> None:
-    """Remove a share or a session from the candidates in ``copy.shares``; None removes nothing.
+    """Remove the share *gone* from ``copy.shares``, and the session *chosen* from the candidates of every share.
 
-    The share *gone* has no candidate left; the session *chosen* gets the notification now.
+    None removes nothing. *gone* has no candidate left; *chosen* gets the notification now.
     """
     left = {
         share: [match for match in others if match[0] != chosen]

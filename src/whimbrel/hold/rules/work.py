@@ -19,7 +19,7 @@ Work: TypeAlias = Generator[None, None, list[Command]]
 
 
 def all_of(work: Work) -> list[Command]:
-    """Run *work* to its end and return its commands."""
+    """Run all slices of the generator *work* at once, and return the commands that it returns."""
     while True:
         try:
             next(work)
