@@ -37,7 +37,7 @@ def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
     """Return a failed check if Spark's checkpoint and the stream's own *record* disagree on the last batch, else ok.
 
     *committed* is the last batch in the checkpoint (-1: none). It must be the one before the batch of *record*, or
-    that batch if all tables have it; without a record there must be none.
+    that batch if all tables have it; without a record it must be -1.
     """
     found = f"batch {committed}" if committed >= 0 else "no batch yet"
     if record is None:
