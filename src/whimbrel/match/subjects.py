@@ -69,9 +69,9 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
 
 
 def is_exact(topic_filter: str) -> bool:
-    """Return whether the conditions that ``subject_filter`` returns are true only of subjects that the filter admits.
+    """Return True only if the conditions from ``subject_filter`` are true of no subject that the filter does not admit.
 
-    If not, a subject of which they are true must be checked with ``topics.matches``.
+    If False, a subject of which they are true must also be checked with ``topics.matches``.
     """
     levels = topic_filter.split("/")
     return len(levels) <= _MAX_LEVELS or not _has_wildcard(levels)
