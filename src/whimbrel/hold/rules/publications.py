@@ -108,7 +108,7 @@ class Publications:
         return out
 
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
-        """Advance the time, and return those of *matches* that get the notification (rules 17 and 18).
+        """Advance the time, and return *matches* without those that no-local or a share excludes (rules 17 and 18).
 
         Return also, for each shared subscription, the other sessions, which may get the notification if a policy
         withholds it from the chosen one (rule 21).
