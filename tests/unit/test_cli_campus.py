@@ -20,6 +20,7 @@ from whimbrel.cli.process import log_lines
         ("--config nowhere", "file of settings: found 'nowhere', allowed is one that can be read"),
         ("--profile wifi", "profile: found 'wifi', allowed is link or 802.15.4"),
         ("--log-format xml", "--log-format: found 'xml', allowed is text or json"),
+        ("--sign open", "key file open: found mode 0644, allowed is 0600: others can read or change the secret key"),
         ("--sign words", "key file words: found 64 characters, not all of them hexadecimal digits, allowed is 64 hex"),
         ("--interface lo --data words", "data folder: found 'words', allowed is a folder"),
         ("--interface lo --reach reach", "reach of car: found 5, allowed is a list of nodes"),
@@ -33,6 +34,8 @@ def test_a_node_that_cannot_start_says_why_in_one_sentence(
     """What was found and what is allowed, before and after the command becomes the node."""
     (tmp_path / "words").write_text("words of " * 7 + "w", encoding="ascii")
     (tmp_path / "words").chmod(0o600)
+    (tmp_path / "open").write_text("0c" * 32, encoding="ascii")
+    (tmp_path / "open").chmod(0o644)
     (tmp_path / "reach").write_text('{"car": 5}', encoding="ascii")
     (tmp_path / "zero").write_text('data = "a\\u0000b"\n', encoding="ascii")
     (tmp_path / "damaged").mkdir()
