@@ -1,9 +1,9 @@
 """Figures of campus daemons: memory and core time, a full segment, Hello bytes, energy, and one that lies.
 
-Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|hostile|liar [SECONDS] [SEED …]``. Each row is printed
-and written to ``bench/results/campus-nodes.json`` as soon as it is known: a run of ``liar`` that is stopped keeps the
-liars that it has finished. ``quiet`` and ``segment`` want a network namespace with two ends of a virtual
-cable, ``desk`` and ``plug``: ``unshare -Urn sh bench/campus_nodes.sh quiet 120``.
+Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|hostile|liar [SECONDS] [SEED …]``; ``hostile`` takes
+kinds of frames instead. Each row is printed and written to ``bench/results/campus-nodes.json`` as soon as it is known:
+a run of ``liar`` that is stopped keeps the liars that it has finished. ``quiet`` and ``segment`` want a network
+namespace with two ends of a virtual cable, ``desk`` and ``plug``: ``unshare -Urn sh bench/campus_nodes.sh quiet 120``.
 """
 
 from __future__ import annotations
@@ -361,6 +361,9 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
                 said = Hello(()), Request(topic=1, id=sample, is_subscriber=False, wants_copies=True)
                 part = (*said, Acknowledgement(1, sample, 4))[number % 3]
                 yield encode(1_000 + number // 3, part)[0], number % 3 == 0
+            case "a request for everything, by 1,000 addresses":
+                address, is_hello = 1_000 + number // 10 % 1_000, number % 10 < 5
+                yield encode(address, Hello(()) if is_hello else request)[0], is_hello
             case "control data announced and never given":
                 yield encode(66, Hello((Entry(0, SampleId(now, 0), False),)))[0], True
             case "forged control data, given by 1,000 addresses" | "replayed control data, given by 1,000 addresses":
@@ -376,7 +379,8 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
 
 HOSTILE = (
     "any bytes", "60 invented ids in each Hello", "a Hello from an invented address each time",
-    "a sample from the future each time", "a request for everything", "control data announced and never given",
+    "a sample from the future each time", "a request for everything",
+    "a request for everything, by 1,000 addresses", "control data announced and never given",
     "forged control data, given by 1,000 addresses", "replayed control data, given by 1,000 addresses",
     "forged times, given by 1,000 addresses", "a request for copies from an invented address each time",
     "copies acknowledged by an invented address each time",
@@ -441,9 +445,9 @@ def grown_kb(kind: str, count: int) -> int:
     return round(size / 1_000)
 
 
-def hostile(count: int = 100_000) -> Iterator[dict[str, Any]]:
+def hostile(kinds: Iterable[str], count: int = 100_000) -> Iterator[dict[str, Any]]:
     """Send *count* frames of each kind to a node; yield what they cost it, its memory after 20 and 100 % of them."""
-    for kind in HOSTILE:
+    for kind in kinds:
         daemon, transport, spent = flooded(kind, count)
         made, sent = daemon.participant, transport.counts["bytes sent"]
         yield {
@@ -472,7 +476,7 @@ def main() -> None:
         case "energy":
             rows = [row for seed in rest or ["1"] for row in energy(int(seed))]
         case "hostile":
-            rows = hostile()
+            rows = hostile(rest or HOSTILE)
         case "liar":
             rows = (liar(float(rest[0]), int(seed), how) for seed in rest[1:] for how in LIARS)
         case _:

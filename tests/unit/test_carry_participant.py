@@ -303,6 +303,22 @@ def test_who_asks_for_everything_is_answered_at_a_bounded_rate() -> None:
     assert crowd <= 1_280, "invented addresses share an allowance"
 
 
+def test_invented_addresses_of_one_host_share_its_rate_of_answers() -> None:
+    """They do not make a node send ten times as much; subscribers on other hosts are answered meanwhile."""
+    node = a_participant(1, frames=(100_000, 100_000))
+    [stored] = node.publish("lunch", b"x" * 1_000, own=NOON)
+    assert isinstance(stored, StoreSample)
+    request = Request(topic=stored.sample.topic, id=stored.sample.id, is_subscriber=True, wants_copies=False)
+    answers = 0
+    for number in range(1_000):
+        own = NOON + number * 1_000
+        node.receive(1_000 + number, Hello(()), own=own, host="fe80::66")
+        answers += len(node.receive(1_000 + number, request, own=own, host="fe80::66"))
+    assert 128 <= answers <= 150
+    node.receive(2, Hello(()), own=NOON + S, host="fe80::2")
+    assert node.receive(2, request, own=NOON + S, host="fe80::2")
+
+
 def test_ten_thousand_invented_ids_and_addresses_take_bounded_memory_and_requests() -> None:
     """Every table has a bound, whoever fills it."""
     node = a_participant(1, subscriptions=["lunch"])

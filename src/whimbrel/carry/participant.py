@@ -277,7 +277,7 @@ class Participant:
         if not self.neighbourhood.is_in_reach(sender):
             self.counts["requests of strangers"] += 1
             return []
-        if not self.neighbourhood.may_be_answered(sender, own=own):
+        if not self.neighbourhood.may_be_answered(sender, host=host, own=own):
             return []
         refusal: Message = Refusal(request.topic, request.id)
         if request.topic == BUILT_IN_TOPIC:

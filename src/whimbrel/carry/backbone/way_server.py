@@ -68,7 +68,7 @@ class WayServer(Participant):
         """Handle a frame as a participant does; also tell the time, and record the subscriptions of neighbours."""
         match part:
             case TimeQuestion() if self.neighbourhood.is_in_reach(sender) and self.clock.is_synchronised:
-                if not self.neighbourhood.may_be_answered(sender, own=own):
+                if not self.neighbourhood.may_be_answered(sender, host=host, own=own):
                     return []
                 return [Tell(sender, answer_time(self._signer, sender, part, now=self.clock.now(own)))]
             case Subscriptions():

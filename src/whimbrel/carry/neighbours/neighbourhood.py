@@ -1,7 +1,7 @@
 """The neighbourhood of a node: the neighbours in reach, the requests to them, and their rates.
 
 Rule: each neighbour has its own rates for frames, answers and requests, and all together have ten times as much. So
-invented addresses do not multiply the load.
+invented addresses do not multiply the load. All addresses of another host share one rate of answers.
 Rule: a request goes only to a neighbour that knows this node: after its Hello, or after a greeting. Greetings are rare.
 Rule: a request without an answer is repeated, and given up after a time. After several such failures for a topic the
 neighbour's announcements of that topic are ignored until it answers; it gets one request a minute.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from whimbrel.carry.hello import Answer, Request, SampleId
 from whimbrel.carry.neighbours.assembly import AnswerAssembly
 from whimbrel.carry.neighbours.rates import Allowance, NeighbourRates
+from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.node import Carrier, Send
 from whimbrel.carry.outputs import Greet, Output
 from whimbrel.carry.rules import Rules
@@ -86,9 +87,9 @@ class Neighbourhood:
         self._counts["too many frames"] += 1
         return False
 
-    def may_be_answered(self, sender: int, *, own: int) -> bool:
-        """Return whether a request of *sender* is within its rate, and count it."""
-        if self._answers.take(sender, now=own):
+    def may_be_answered(self, sender: int, *, host: str = OWN_HOST, own: int) -> bool:
+        """Return whether a request of *sender* is within its rate, and count it; another *host* has one rate."""
+        if self._answers.take(sender if host == OWN_HOST else host, now=own):
             return True
         self._counts["answers held back"] += 1
         return False

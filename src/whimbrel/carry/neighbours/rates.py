@@ -41,12 +41,13 @@ class NeighbourRates:
 
     def __init__(self, each: tuple[int, int], everyone: tuple[int, int]) -> None:
         self._each, self._all = each, Allowance(*everyone)
-        self._neighbours: OrderedDict[int, Allowance] = OrderedDict()
+        self._neighbours: OrderedDict[int | str, Allowance] = OrderedDict()
+        """By address of a node, or by host."""
 
     def __len__(self) -> int:
         return len(self._neighbours)
 
-    def take(self, neighbour: int, *, now: int) -> bool:
+    def take(self, neighbour: int | str, *, now: int) -> bool:
         """Return whether one more event of *neighbour* is allowed at *now*; if so, count it."""
         own = self._neighbours.get(neighbour)
         if own is None:
