@@ -3,7 +3,8 @@
 A *publication* is its time (int64), flags (uint8), and the lengths of publisher and subject (uint16 each). Then, if
 their flags are set, follow ``expires_at`` (int64), ``packet_id`` (uint16) and the length of the properties (uint32).
 Then follow publisher, subject, properties and body; the body ends where the record ends.
-A *delivery* (a receipt) is its time and the notification's seq (int64 each) and its via (uint8: live, held, retained).
+A *delivery* (a receipt) is its time and the notification's seq (int64 each) and its via (uint8): whether the device got
+the notification when it was published (live), from its session's queue (held) or as a retained message (retained).
 Then follow session, device and subscriptions as one CBOR list. The list is the same in all receipts of a subscriber,
 so the broker encodes it once (``receipt_prefix``).
 A *move* (a report that has only a position) is its time (int64), latitude and longitude (float64 each), then the device
@@ -13,9 +14,18 @@ Rule: the flag 0x40 means that a body that is not an object was matched as the a
 flag is from an older Whimbrel, which had no such attribute.
 Rule: a compact record decodes to the same row as a full record; only ``records`` knows which of the two it was.
 Rule: attributes are not written; the reader derives them from the body (``model.codecs.attributes_of``). So a
-publication may be compact only if all its attributes come from its body, it has no place, keys or deadline, and it may
-be delivered insecurely. A receipt may be compact only if a notification of the same node was delivered unchanged, and
-the receipt has no state of the device.
+publication may be compact only if
+
+- all its attributes come from its body;
+- it has no place, no deadline and no keys, and receivers without a matching key may have it (``deliver_insecure``);
+- it is not a published will.
+
+A receipt may be compact only if
+
+- the notification was published on the same node, and the device got it with an unchanged body;
+- the receipt has no battery, network connection or display of the device;
+- the receipt does not repeat the time and the subject of a retained message.
+
 Rule: callers have checked all values, when the packet was read or the subscriber connected; this module only packs.
 """
 

@@ -106,7 +106,7 @@ def assumes_receipts(directory: Path) -> bool:
 
 
 def expect_receipts(directory: Path) -> None:
-    """Record that devices of this log confirm deliveries from now on."""
+    """Record in the format file that devices confirm deliveries: without a receipt, no delivery counts as received."""
     if assumes_receipts(directory):
         _put_format(directory, {})
 

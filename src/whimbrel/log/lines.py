@@ -153,7 +153,7 @@ _READERS: dict[Kind, _Reader] = {
 
 
 def _forms(column: Column) -> Iterator[tuple[str, tuple[str, _Reader | None]]]:
-    """Yield each key under which a line may have *column*, with the column's name and the function that reads it."""
+    """Yield each JSON key that a line may use for *column*, with the column's name and its reader, or None."""
     yield column.name, (column.name, _READERS.get(column.kind))
     if column.kind is Kind.ATTRIBUTES:
         yield f"{column.name}_typed", (column.name, _attributes)

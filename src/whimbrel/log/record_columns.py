@@ -47,7 +47,7 @@ class RecordColumns:
         self._by_form: dict[int, _Records] = {}
 
     def add(self, seq: int, number: int, payload: bytes) -> None:
-        """Add one record with the table number *number*."""
+        """Add one record to the collector; *number* is its table number, which also distinguishes full from compact."""
         found = self._by_form.get(number)
         if found is None:
             found = self._by_form[number] = _Records([], [])
@@ -55,7 +55,7 @@ class RecordColumns:
         found.payloads.append(payload)
 
     def tables(self) -> dict[str, list[Arrow]]:
-        """Return the rows per table name: one ``pyarrow.Table`` for each table number, full or compact."""
+        """Return, per table name, one or two ``pyarrow.Table``: of its full records and of its compact ones, if any."""
         found: dict[str, list[Arrow]] = {}
         for number, records in self._by_form.items():
             make = _BY_COLUMNS.get(number)

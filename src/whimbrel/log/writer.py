@@ -282,10 +282,10 @@ class LogWriter:
             return self._durable.seq if wait else self._written.seq
 
     def settle(self) -> int:
-        """Sync the buffered facts and write a mark that all is durable, so that readers see all; return the last seq.
+        """Write and fsync the buffered facts, then a mark, which proves them durable to readers; return the last seq.
 
-        A node calls this after it wrote facts without an fsync, or when it has nothing to write for a while. Until a
-        mark proves the last group, a reader cannot know that the group will stay.
+        A node calls this after it wrote facts without an fsync, or when it has nothing to write for a while. Before the
+        mark, a reader cannot know whether the facts that were written last will survive a crash.
         """
         self.sync()
         with self._syncing:
@@ -331,7 +331,7 @@ class LogWriter:
             self._is_marked = True
 
     def _write(self, data: bytes, end: _End) -> None:
-        """Write *data*, whole frames of records up to the seq in *end*; on failure restore the size before."""
+        """Append *data*, whole frames; then the log ends at ``end.seq``. On failure restore the file's old size."""
         try:
             write_all(self._file, data)
         except OSError as error:
@@ -434,7 +434,7 @@ class LogWriter:
     def _recover_segment(
         self, first: int, path: Path, given: int, knower: str, *, accepts_loss: bool
     ) -> tuple[int, int]:
-        """Open the segment at *path* to append to it; return its number of records and of bytes that were cut."""
+        """Open the segment at *path* to append to it; return its number of records and the size of the tail cut off."""
         self._path, self._file = path, open_descriptor(path, os.O_RDWR | os.O_APPEND)
         with path.open("rb") as stream:
             header = read_header(stream, path)
