@@ -22,14 +22,14 @@ _Result = TypeVar("_Result")
 
 
 class OutOfAllowanceError(Exception):
-    """The time for searches without a pause is spent.
+    """The time for searches in one turn is spent.
 
     Internal: the next attempt starts with the verdicts found so far.
     """
 
 
 class Allowance:
-    """Time for searches in one turn (run without a pause): about *piece_s* seconds, as measured by *stopwatch*."""
+    """Time for searches in one turn (between other work): about *piece_s* seconds, as measured by *stopwatch*."""
 
     def __init__(self, stopwatch: Callable[[], float], piece_s: float) -> None:
         self._stopwatch, self._piece_s = stopwatch, piece_s
@@ -39,10 +39,10 @@ class Allowance:
         """Verdicts of searches in the current match, which is not finished."""
 
     def attempt(self, match: Callable[[], _Result]) -> _Result:
-        """Run *match* and return its result.
+        """Run *match*, which makes searches, and return its result.
 
-        Raise ``OutOfAllowanceError`` if the time of this turn (run without a pause) is spent; then call again in
-        another turn.
+        Raise ``OutOfAllowanceError`` if the time of this turn is spent before the last search. Then let other work run,
+        call ``renew``, and call this with the same *match*: it finds the earlier verdicts in the cache.
         """
         token = _current.set(self)
         try:
@@ -54,7 +54,7 @@ class Allowance:
         return found
 
     def renew(self) -> None:
-        """Begin a new turn (run without a pause) with the full time."""
+        """Begin a new turn with the full time, after other work has run."""
         self._until = None
 
     def attempting(self, match: Callable[[], _Result]) -> Generator[None, None, _Result]:

@@ -79,7 +79,7 @@ class UnaryOp(StrEnum):
 
 
 class TestFunction(StrEnum):
-    """Tests of one attribute."""
+    """Predicates over one attribute: whether it exists (``require``), has a type, or is NaN."""
 
     REQUIRE = "require"
     INT32 = "int32"
@@ -221,7 +221,7 @@ class Pattern(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Test(Predicate):
-    """``require(name)``, a type test, or ``nan(name)``."""
+    """A test whether an attribute exists (``require``), has a certain type (``int32``, …), or is NaN (``nan``)."""
 
     __test__ = False  # the language's own name; pytest must not collect it
 

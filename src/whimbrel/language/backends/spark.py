@@ -177,12 +177,12 @@ class _Translator:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _direct(self, node: Value) -> _Typed:
-        """Return the columns that compute *node*, which must not be arithmetic that is too large to be written out."""
+        """Return the columns that compute *node*, which must not be arithmetic beyond ``_MAX_MENTIONS``."""
         value = self._value(node)
         return _UNDEFINED if value is None else value
 
     def _value(self, node: Value) -> _Typed | None:
-        """Return the columns that compute *node*, or None for arithmetic that is too large to be written out."""
+        """Return the columns that compute *node*, or None for arithmetic beyond ``_MAX_MENTIONS``."""
         if node not in self._values:
             value = self._write_out(node)
             self._values[node] = value if value is not None and value.mentions <= _MAX_MENTIONS else None
@@ -219,7 +219,10 @@ class _Translator:
         return _Typed(integer=integer, real=entry.getField("real"), text=entry.getField("text"))
 
     def _number(self, function: NumberFunction, name: str) -> _Typed:
-        """Return an attribute as a number, or the number that its string is; Java's ``$`` would allow a newline."""
+        """Return an attribute as a number, or the number that is written in its string.
+
+        The patterns for strings do not end with ``$``, because in Java it also matches before a final newline.
+        """
         entry, own = self._entry(name), self._attribute(name)
         assert own.integer is not None
         spelled = entry.getField("text")
@@ -238,7 +241,7 @@ class _Translator:
     def _compute(self, nodes: Sequence[Value], finish: _Finish) -> Column:
         """Return *finish* applied to the values of *nodes*.
 
-        Arithmetic that is too large is computed by a postfix program.
+        Arithmetic with too many operands for one nested expression (``_MAX_MENTIONS``) is computed by a ``_Program``.
         """
         values = [self._value(node) for node in nodes]
         large = [node for node, value in zip(nodes, values, strict=True) if value is None]
@@ -502,7 +505,8 @@ _PUSH = 0
 class _Program:
     """Arithmetic in postfix notation: a step pushes a number, or pops its operands from the stack and pushes a result.
 
-    Each step has a code for its kind. The Spark expression contains each operator once, however often it is used.
+    Each step has a code for its kind. One Spark expression interprets all steps. It contains each operator once,
+    however often the arithmetic uses it; only the array of steps grows with the arithmetic.
     """
 
     def __init__(self, value: Callable[[Value], _Typed | None]) -> None:

@@ -1,7 +1,10 @@
 """Static check: finds errors in a policy before any notification arrives.
 
-Rule: it refuses only policies that could never work: names that are never assigned, kinds that never fit, assignments
-to automatic variables (except in the form printed in the paper), bad patterns, recursion, and cost beyond the limit.
+Rule: it refuses only names that are never assigned, values whose type never fits, wrong numbers of arguments, bad
+patterns, recursion, assignments to automatic variables and to names reserved for summaries, and what may exceed a limit
+(cost, nesting, patterns, attributes that are set).
+Rule: a policy that begins as in the SUBLIM paper, with ``arrived(Message m, State s) :-``, may call ``setProperty`` and
+``removeProperty`` for automatic variables, too; as in the paper, these calls have no effect.
 """
 
 from __future__ import annotations

@@ -223,9 +223,10 @@ class _Compiler:
 
 
 def _spare(steps: int) -> _Execution:
-    """Return a function that adds *steps*, the most that string functions may need, to ``run.spared``.
+    """Return a function that adds *steps* to ``run.spared``, the number of steps that were counted but not needed.
 
-    The string functions then subtract the steps that they use, so the rest is the steps not used.
+    *steps* is the most that string functions may need, which is counted in advance. Each string function then subtracts
+    the steps that it needed.
     """
 
     def execute(run: Run) -> Any:  # noqa: ANN401

@@ -76,7 +76,7 @@ OPERATIONS = MappingProxyType({each.name: each for each in _ALL})
 
 
 def is_automatic(name: str) -> bool:
-    """Return whether *name* is an automatic variable for every device, reported by the device or not yet."""
+    """Return whether *name* is automatic (read-only to policies) on every device, even if it has no value yet."""
     return name in AUTOMATIC or name == "Place"
 
 

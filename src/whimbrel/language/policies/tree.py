@@ -228,7 +228,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """``getTime()``: the time of the hand-over in whole seconds since 1970, as int64."""
+    """``getTime()``: the time at which the message is handed to the device, in whole seconds since 1970, as int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,10 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Summarise:
-    """``summarise(m, seconds, 'name', …)``; *site* is the number of the call in the text."""
+    """``summarise(m, seconds, 'name', …)``: NULL, or once in *seconds* a summary of the messages of a subject.
+
+    *site* numbers the calls of ``summarise`` in a policy from 1, because each call has its own summaries.
+    """
 
     message: Expression
     seconds: Expression

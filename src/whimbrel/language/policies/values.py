@@ -127,8 +127,8 @@ class Run:
     def __init__(self, arrival: Arrival, automatic: Attributes, manual: Attributes, now: int) -> None:
         self.arrival, self.automatic, self.manual, self.now = arrival, automatic, manual, now
         self.steps = self.compared = self.spared = 0
-        """Counters: steps; compared characters of strings; and the steps that string functions were credited with but
-        did not need, because the strings were shorter than the limit."""
+        """Counters: steps; compared characters of strings; and the steps that were counted for string functions but not
+        needed, because the strings were shorter than the limit."""
         self.read: dict[str, Scalar] = {}
         """Variables that the run read, with the values that it saw; missing variables are left out."""
         self.changed: dict[str, Scalar | None] = {}
