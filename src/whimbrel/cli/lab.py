@@ -97,7 +97,11 @@ def campus_trace(
 def campus_optimum(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Beyond Campus++: the best exponent and workload once spraying (handing out copies) takes time.
+    """Beyond Campus++: exponent and workload with the least delay, when spraying takes time.
+
+    The delay is the mean from publication to delivery. Spraying is handing out copies. A topic gets copies in
+    proportion to its subscribers to the power of the exponent.
+    The workload is the share of memory that copies may fill.
 
     Example: whimbrel lab campus-optimum --quick --out lab
     """
@@ -228,7 +232,7 @@ def icu_overhead(
 def rendezvous_energy(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Huang, 5.1: joules of discovery, plain and through a controller: pairs, rooms, a target that never comes.
+    """Huang's thesis, 5.1: joules of discovery, plain and with a controller: pairs, rooms, a target that never comes.
 
     Computes the least gap between arrivals, and the least number of phones, at which a controller saves energy: with
     and without park mode, for inquiries of 10.24 s and for inquiries that end with the target's answer. Also how much
@@ -246,7 +250,7 @@ def rendezvous_energy(
 def rendezvous_load(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Huang, 5.4.2 and 5.4.3: waiting time by events per second, with one queue and two, for 7 to 255 devices.
+    """Huang's thesis, 5.4.2 and 5.4.3: waiting time by event rate, with one queue and two, for 7 to 255 devices.
 
     Also measures priorities: matching while many devices disconnect at once, with and without the order of 5.4.2.
 
@@ -261,7 +265,7 @@ def rendezvous_load(
 def rendezvous_attacks(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Huang, 2.1.4: bluejacking, bluesnarfing, trackers and token thieves, with a controller and without.
+    """Huang's thesis, 2.1.4: bluejacking, bluesnarfing, trackers and token thieves, with a controller and without.
 
     Each attacker acts on the simulated radio, with a controller and with plain Bluetooth: how long a device is exposed,
     and how often the attacker succeeds.
@@ -277,10 +281,11 @@ def rendezvous_attacks(
 def rendezvous_dumb(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Huang, 5.4.4: headsets and their phones in both orders of arrival, with a controller in the phone's place.
+    """Huang's thesis, 5.4.4: a headset and its phone, either of them first, with and without a controller.
 
-    Energy of the headset, time to the connection, and reception of a page (connection request) with the phone's clock
-    known and unknown.
+    The controller stands in for the phone until the phone arrives or wakes. Measures the energy of both devices, the
+    time to their connection, and how soon the controller hears a page (connection request) of the headset: it knows the
+    phone's clock only if the phone came first.
 
     Example: whimbrel lab rendezvous-dumb --quick --out lab
     """

@@ -39,7 +39,7 @@ class Summary:
 
     @property
     def closes(self) -> bool:
-        """Whether there is no gap, neither in the account nor between it and the devices' counts."""
+        """Whether the tables agree with each other and with the devices' counts, and no part of the demo failed."""
         return self.account.closes and self.gap_count == 0
 
     def as_json(self) -> dict[str, object]:

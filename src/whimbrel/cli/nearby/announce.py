@@ -121,7 +121,7 @@ async def _lines_of_input() -> AsyncIterator[bytes]:
 
 
 def _values_of(line: bytes) -> dict[str, object]:
-    """Return the parameters in a line of input."""
+    """Return the event's parameters, by name, from a line of input: a JSON object."""
     from whimbrel.model.json_body import read_json
 
     return {str(name): value for name, value in read_json(line.rstrip(b"\r\n")).items()}

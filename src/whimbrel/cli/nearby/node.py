@@ -179,7 +179,7 @@ async def _first_fix(places: AsyncIterator[Place | None], options: NodeOptions) 
 
 
 def _places(options: NodeOptions) -> AsyncIterator[Place | None]:
-    """Return the node's positions, from --place, --fixes or --gpsd; raise errors in texts and files at once."""
+    """Return the node's positions, from --place, --fixes or --gpsd; refuse bad input before the node runs."""
     from whimbrel.model.place import Place
     from whimbrel.nearby.transport.fixes import fixes_along, fixes_from_gpsd, read_fixes
 

@@ -32,7 +32,7 @@ _LINE_BYTES = 1_024
 
 
 class Decide(Protocol):
-    """Callback that passes an answer to the device."""
+    """Callback that passes the owner's answer to the device that asks to join the group."""
 
     def __call__(self, address: Address, *, is_admitted: bool) -> bool:
         """Admit or refuse the device at *address*; return whether it still waits."""

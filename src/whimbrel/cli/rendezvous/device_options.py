@@ -1,4 +1,4 @@
-"""Options that the commands of a device share: radio, template of the sought device, groups, and meetings."""
+"""Options that the commands of a device share: radio, which device to seek, groups, and what to do when it is met."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RadioOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoughtOptions:
-    """Template of the device that is sought; an option that is left out matches anything."""
+    """Name, address and class of the device that is sought; an option that is left out matches anything."""
 
     seek_name: Annotated[str | None, typer.Option("--seek-name", metavar="NAME", help="The name that is sought.")] = (
         None
@@ -83,7 +83,7 @@ class MemberOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeetingOptions:
-    """Behaviour at a meeting with another device."""
+    """Behaviour at a meeting: a connection with a device to which the controller introduced this one."""
 
     say: Annotated[str, typer.Option("--say", metavar="TEXT", help="Text to send to each device that is met.")] = ""
     once: Annotated[bool, typer.Option("--once", help="End after one meeting; without, the event is renewed.")] = False
