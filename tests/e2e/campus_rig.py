@@ -26,8 +26,8 @@ PATIENCE_S = 120.0
 class Segment:
     """Daemons in *folder*; who hears whom is made by ``meet``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, hello_s: float = HELLO_S) -> None:
+        self.folder, self._hello_s = folder, hello_s
         self.key = SampleSigner(SEED).public.hex()
         self._everybody: list[LoopbackLink] = []
         self._reach: dict[str, list[str]] = {}
@@ -56,7 +56,7 @@ class Segment:
         return {
             "data": str(self.folder / f"node-{address}"),
             "address": f"{address:x}",
-            "hello_s": HELLO_S,
+            "hello_s": self._hello_s,
             "reach": str(self.folder / "reach.json"),
             **more,
         }

@@ -65,7 +65,7 @@ def test_the_loop_closes_and_the_copies_that_are_made_follow(spark: SparkSession
     async def work() -> None:
         server = Server(config)
         await server.start()
-        campus = Segment(tmp_path)
+        campus = Segment(tmp_path, hello_s=0.25)  # nine daemons wait here while Spark works, for a minute
         (tmp_path / "topics").write_text("lunch\nnews\n", encoding="utf-8")
         try:
             port = server.ports["mqtt"]
