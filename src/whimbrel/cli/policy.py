@@ -76,7 +76,7 @@ def check(
 
 @app.command()
 def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
-    """Show the inputs and outputs of POLICY, the highest cost of one run, and probable mistakes.
+    """Show the variables that POLICY reads and sets, the attributes it reads, its highest cost, and probable mistakes.
 
     Example: whimbrel policy explain icu.policy
     """

@@ -62,7 +62,7 @@ class TouchedRows:
         self._keys.update(keys)
 
     def rows(self) -> ChangedRows:
-        """Return the changed rows and the keys of deleted ones; their marks stay until ``clear`` is called."""
+        """Return the changed rows and the keys of deleted ones, without removing their marks."""
         return changed_rows(self._keys, self._table, encode=self._encode)
 
     def take(self) -> ChangedRows:

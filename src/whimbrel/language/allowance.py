@@ -41,8 +41,8 @@ class Allowance:
     def attempt(self, match: Callable[[], _Result]) -> _Result:
         """Run *match*, which makes searches, and return its result.
 
-        Raise ``OutOfAllowanceError`` if the time of this turn is spent before the last search. Then let other work run,
-        call ``renew``, and call this with the same *match*: it finds the earlier verdicts in the cache.
+        Raise ``OutOfAllowanceError`` before a further long search if the time of this turn is spent. Then let other
+        work run, call ``renew``, and call this with the same *match*: it finds the earlier verdicts in the cache.
         """
         token = _current.set(self)
         try:

@@ -4,15 +4,15 @@ A *publication* is its time (int64), flags (uint8), and the lengths of publisher
 their flags are set, follow ``expires_at`` (int64), ``packet_id`` (uint16) and the length of the properties (uint32).
 Then follow publisher, subject, properties and body; the body ends where the record ends.
 A *delivery* (a receipt) is its time and the notification's seq (int64 each) and its via (uint8): whether the device got
-the notification when it was published (live), from its session's queue (held) or as a retained message (retained).
-Then follow session, device and subscriptions as one CBOR list. The list is the same in all receipts of a subscriber,
-so the broker encodes it once (``receipt_prefix``).
+the notification when it was published (1, live), from its session's queue (2, held) or as a retained message (3,
+retained); 0 stands for null. Then follow session, device and subscriptions as one CBOR list. The list is the same in
+all receipts of a device for the same subscriptions, so the broker caches it in its encoded form (``receipt_prefix``).
 A *move* (a report that has only a position) is its time (int64), latitude and longitude (float64 each), then the device
 as UTF-8. All numbers are big-endian.
 
 Rule: the flag 0x40 means that a body that is not an object was matched as the attribute ``value``. A record without the
 flag is from an older Whimbrel, which had no such attribute.
-Rule: a compact record decodes to the same row as a full record; only ``records`` knows which of the two it was.
+Rule: a compact record decodes to the same row as a full record.
 Rule: attributes are not written; the reader derives them from the body (``model.codecs.attributes_of``). So a
 publication may be compact only if
 
@@ -26,7 +26,8 @@ A receipt may be compact only if
 - the receipt has no battery, network connection or display of the device;
 - the receipt does not repeat the time and the subject of a retained message.
 
-Rule: callers have checked all values, when the packet was read or the subscriber connected; this module only packs.
+Rule: callers of the functions that encode have checked the values, when the packet was read or the subscriber
+connected. So these functions check little.
 """
 
 from __future__ import annotations

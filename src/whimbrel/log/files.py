@@ -52,7 +52,7 @@ def sync_file(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder *path* and its missing parents, and fsync them."""
+    """Create the folder *path* and its missing parents, and fsync the folder above each that was created."""
     if not path.is_dir():
         make_folder(path.parent)
         try:

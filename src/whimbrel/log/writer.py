@@ -282,10 +282,11 @@ class LogWriter:
             return self._durable.seq if wait else self._written.seq
 
     def settle(self) -> int:
-        """Write and fsync the buffered facts, then a mark, which proves them durable to readers; return the last seq.
+        """Write and fsync the buffered facts, then a mark if one is due; return the last durable seq.
 
-        A node calls this after it wrote facts without an fsync, or when it has nothing to write for a while. Before the
-        mark, a reader cannot know whether the facts that were written last will survive a crash.
+        The mark proves to readers that the facts are durable. Before it, a reader cannot know whether the facts that
+        were written last will survive a crash. So the broker calls this about once a second, if it is needed and
+        possible; ``close`` calls it, too.
         """
         self.sync()
         with self._syncing:

@@ -193,7 +193,7 @@ class RateLimits:
         return len(self._clients) + len(self._users)
 
     def next_at(self, now: int) -> int | None:
-        """Return the time of the next call of ``turn``, or None if no connection waits."""
+        """Return the time at which ``turn`` is to be called next, or None if nothing is scheduled."""
         if self._new:
             return now
         return self._due[0][0] if self._due else None

@@ -31,7 +31,10 @@ _GRACE_US = 3_600 * US_PER_S
 
 
 class AbsentDevices:
-    """Removes devices that are away for longer than *expiry_s*: *put_out* removes one device from a session."""
+    """Removes devices that are away from a named session for *expiry_s* or longer (0: never).
+
+    The last time that the broker was down is not counted. *put_out* removes one device from a session.
+    """
 
     def __init__(self, state: BrokerState, expiry_s: int, put_out: Callable[[str, str, int], None]) -> None:
         self._state, self._expiry_us, self._put_out = state, expiry_s * US_PER_S, put_out

@@ -166,7 +166,7 @@ class ClientRequests:
     # -- disconnect --------------------------------------------------------------------------------------------------
 
     def _disconnect(self, asked: Asked, client: LiveClient) -> None:
-        """Close the connection of a client; its session stays, and its will is published."""
+        """Close the connection of a client, if it has one; its session and will are treated as when it is lost."""
         link = client.link
         self._answers.answer(asked, {"client": client.id, "disconnected": link is not None})
         if link is not None:

@@ -137,7 +137,7 @@ class Routes:
         return _MAX_ASKED if unpacked < _LITTLE else max(1, _MAX_ASKED // unpacked)
 
     def settle(self) -> None:
-        """Start packing the matchers' filters or merging their segments if no filter was added since the last call.
+        """Start packing new filters or merging segments, if needed, in matchers that got no filter since the last call.
 
         It is called periodically: see ``match.index.content``.
         """
@@ -145,10 +145,11 @@ class Routes:
         self.near.settle()
 
     def prepare(self, subscription: Subscription) -> Generator[None, None, Subscription]:
-        """Return *subscription* with its content filter parsed and ready for the index; yield after each step if long.
+        """Return *subscription*; if its content filter is long, with the filter parsed and ready for the index.
 
         Facts are applied in the order of their seqs, so a long filter must not delay the facts behind it. The slow
         steps are therefore done before the subscription's fact gets a seq, while only the subscribing client waits.
+        This yields after each of them.
         """
         content = filter_of(subscription) if is_long(subscription.filter_text) else None
         if content is None:

@@ -2,7 +2,7 @@
 
 Rule: they are removed by facts of the log, so that every fold of the log (a pipeline, the next start) has the same
 result. Notifications held for them are dropped, as after UNSUBSCRIBE.
-Rule: each is named once in the process log, and counted.
+Rule: all are counted; the process log names the first 100 of them, and gives the number of the others.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ _T = TypeVar("_T")
 
 
 class FairQueue(Generic[_T]):
-    """Fair queue (round robin) of items of users at addresses; put and take need constant time.
+    """Fair queue (round robin) of items of users at addresses, however many items each has put in.
 
-    An item waits behind one item of each other address, and within its address behind one item of each other user,
-    however many items they have put in. The items of one user at one address keep their order.
+    Addresses take turns, one item each, and within an address its users take turns. The items of one user at one
+    address keep their order.
     """
 
     def __init__(self) -> None:

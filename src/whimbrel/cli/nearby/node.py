@@ -53,10 +53,10 @@ def run_node(
     note: Callable[[Note], None] = lambda _: None,
     hear: Callable[[Frame], None] = lambda _: None,
 ) -> None:
-    """Run a node until *work* is done, the time is over, or *note* raises one of our errors.
+    """Run a node until *work* is done or fails, the time is over, or *note* raises one of our errors.
 
-    *note* is called with each report of the node about itself or a group. Exits 1 if a broker refuses or cannot be
-    reached.
+    Ctrl-C also ends it, as does a gpsd that gives no position, or no more. *note* is called with each report of the
+    node about itself or a group. Exits 1 if a broker refuses or cannot be reached.
     """
     from whimbrel.client import ClientError  # see above
 

@@ -1,4 +1,7 @@
-"""Spark for one command: a session that ends with it, a live line of Spark's progress, and failures as one sentence."""
+"""Spark for one command: a session, a live line of Spark's progress on a terminal, and failures as one sentence.
+
+Rule: the session ends with the command, unless it was active before.
+"""
 
 from __future__ import annotations
 

@@ -94,14 +94,14 @@ def simulate(
 ) -> None:
     """Run a controller and devices over a simulated Bluetooth radio, and print the results.
 
-    Half of the devices publish their availability, the others each seek one of them by name; all of them sleep parked
-    until the controller has a match. The radio has the standard's timing: inquiry trains, scan windows, back-off,
-    beacons, seven active members. Minutes take a fraction of a second. With --log the controller's facts (opened,
-    matched, notified, …) are stored as publications under rendezvous/…; they contain no keys and no tokens, and no
-    address of a device that publishes only to friends. With --dumb there are headsets, too, which can only page (call)
-    the address of their phone. The controller answers for a phone that is away, and listens for one that sleeps; each
-    such use of a phone's address is a fact, which `rendezvous status` shows. Exits 1 if a pair was not connected in
-    time.
+    The devices come in pairs; an odd one is left out. One of a pair publishes its availability (with --discoverable,
+    the controller does it), and the other seeks it by name. All of them sleep parked until the controller has a match.
+    The radio has the standard's timing: inquiry trains, scan windows, back-off, beacons, seven active members. Minutes
+    take a fraction of a second. With --log the controller's facts (opened, matched, notified, …) are stored as
+    publications under rendezvous/…; they contain no keys and no tokens, and no address of a device that publishes only
+    to friends. With --dumb there are headsets and phones, too; a headset can only page (call) the address of its phone.
+    The controller answers for a phone that is away, and listens for one that sleeps; each such use of a phone's address
+    is a fact, which `rendezvous status` shows. Exits 1 if a pair was not connected in time.
 
     Example: whimbrel rendezvous simulate --devices 50 --friends --log hall-log
     """

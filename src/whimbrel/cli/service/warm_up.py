@@ -12,11 +12,12 @@ __all__ = ["warm_up"]
 
 
 def warm_up() -> None:
-    """Compile the matcher and archive Spark's classes, once for this user of this machine.
+    """Compile the matcher and archive Spark's classes for this user, unless this is done already.
 
     Without a compiled matcher, a broker matches more slowly for its first minute. Spark's Java starts faster with an
     archive of its classes (200 MB), which is made if PySpark and Java are installed. Container images do this when they
-    are built. Both are kept in $XDG_CACHE_HOME/whimbrel, or ~/.cache/whimbrel.
+    are built. Both are usually kept in $XDG_CACHE_HOME/whimbrel, or ~/.cache/whimbrel. Run this again after an upgrade
+    of Whimbrel or PySpark.
 
     Example: whimbrel warm-up
     """

@@ -76,7 +76,8 @@ class OutcomeRules:
     ) -> None:
         """End a notification in a session: record the final outcome of each device that has none yet (rule 9).
 
-        A device that has the notification in flight gets its outcome later; one that has received it gets *delivered*.
+        The devices are the members, and those that left the session with the notification unconfirmed. A device that
+        has it in flight gets its outcome later; one that has received it, from any session, gets *delivered*.
         """
         pending = session.pending[seq]
         if pending.held:

@@ -247,7 +247,7 @@ class MemberRules:
     def note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
         """Record that a device may have received its unconfirmed deliveries up to *sent_seq*.
 
-        A redelivery then has DUP set.
+        A redelivery at QoS 1 or 2 then has DUP set.
         """
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:

@@ -110,8 +110,8 @@ class Publications:
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
         """Advance the time, and return *matches* without those that no-local or a share excludes (rules 17 and 18).
 
-        Return also, for each shared subscription, the other sessions, which may get the notification if a policy
-        withholds it from the chosen one (rule 21).
+        Return also, for each share whose chosen session may withhold the notification by a policy, the sessions that
+        may get it instead (rule 21).
         """
         state, at = self._state, kept.published_at
         if at > state.now:  # noqa: PLR1730  # ``OutcomeRules.advance``, inlined: this runs for every publication

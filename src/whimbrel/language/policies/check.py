@@ -45,7 +45,7 @@ _VALUES = frozenset({_Kind.VALUE, _Kind.NUMBER, _Kind.STRING})
 
 
 def checking(program: Program, parser: Parser, limits: PolicyLimits) -> Generator[None, None, PolicyCost]:
-    """Return the highest cost of *program*, or raise ``PolicyError`` for the first part that can never work.
+    """Return the highest cost of *program*, or raise ``PolicyError`` for the first error that is found.
 
     This is a generator, which yields after each part of the work, so that other work can run.
     """

@@ -73,9 +73,9 @@ def checked(path: Path, node: str, seq: int, *, pause: Callable[[], None] = lamb
 
 
 def newest_sound(directory: Path, node: str) -> tuple[CheckpointInfo | None, list[str]]:
-    """Return the newest valid checkpoint, or None, and the errors of damaged checkpoints that are newer.
+    """Return the newest valid checkpoint, or None, and the errors of newer ones that are damaged or cannot be read.
 
-    A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``: a start from an older one would lose facts.
+    Raise ``NewerLogError`` if a newer Whimbrel wrote one of these: a start from an older one would lose facts.
     """
     troubles: list[str] = []
     for seq, path in reversed(layout.checkpoints(directory, node)):

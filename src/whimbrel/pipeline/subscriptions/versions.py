@@ -176,8 +176,9 @@ def _numbers(column: Any) -> list[int]:
 
 
 def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
-    """Return the versions of one node's subscriptions that are in force for any seq from *first* to *last*.
+    """Return the versions of one node's subscriptions that began before the seq *last* and ended after *first*.
 
+    These are all that are in force for a seq from *first* to *last*, and possibly some that are in force for none.
     *interests* and *sessions* are Arrow tables of the node's rows, in the form for ``validity_intervals``.
     """
     found = validity_intervals(interests, sessions)

@@ -126,7 +126,7 @@ class Stream(asyncio.BaseProtocol):
         """Create the link, the core's object for this connection.
 
         Abort the connection instead if its TLS settings were reloaded since the handshake began, and the new ones
-        refuse the client's certificate.
+        refuse the client's certificate, or require one that it did not send.
         """
         assert self.transport is not None
         if late_refusal(self.transport) is not None:

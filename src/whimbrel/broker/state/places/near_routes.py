@@ -132,7 +132,7 @@ class NearRoutes:
         return 0 if asked is None else asked.unpacked
 
     def settle(self) -> None:
-        """Start packing the matchers' filters or merging their segments if no filter was added since the last call.
+        """Start packing new filters or merging segments, if needed, in matchers that got no filter since the last call.
 
         It is called periodically: see ``match.index.content``.
         """

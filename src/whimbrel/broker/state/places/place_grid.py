@@ -215,7 +215,7 @@ class PlaceGrid:
         return self._matcher.content.unpacked
 
     def settle(self) -> None:
-        """Start packing the matcher's filters or merging its segments if no filter was added since the last call."""
+        """Start packing new filters or merging segments, if needed and no filter was added since the last call."""
         self._matcher.content.settle()
 
 

@@ -212,7 +212,12 @@ class Parser:
         return tuple(statements)
 
     def _assignment(self) -> Statement | None:
-        """Parse ``name = …``, ``m.name = …``, ``state.name = …`` or ``m.setName(…)``; return None for anything else."""
+        """Parse an assignment or a setter; return None for anything else.
+
+        These are ``name = …``, ``m.name = …``, ``state.name = …`` and ``m.setName(…)``. A type may precede the first
+        name, and ``['any text']`` may replace ``.name``. Raise ``PolicyError`` for ``device.name = …`` and for names
+        that are reserved.
+        """
         begin, first = self._at, self.take()
         if first.text in _TYPES and self.peek() == Kind.NAME:
             first = self.take()
