@@ -50,7 +50,9 @@ def simulate(
     *,
     devices: Annotated[
         int,
-        typer.Option("--devices", metavar="N", min=2, max=260, help="How many come; each seeks another or is sought."),
+        typer.Option(
+            "--devices", metavar="N", min=2, max=260, help="How many come, in pairs: one seeks, one is sought."
+        ),
     ] = 20,
     seconds: Annotated[
         float,
