@@ -2,8 +2,8 @@
 
 The core queues a task; the shell runs it in a worker thread, a few at a time, and returns its result to the core.
 Rule: the queue is fair. Addresses take turns, and within an address its users. Every other turn is reserved for users
-who gave a right password at their address before. Therefore many wrong passwords of one user do not delay the others:
-what counts is how many addresses, and users of one's own address, are in the queue.
+who gave a right password at their address before. So the number of wrong passwords that one user queues does not delay
+another user: only the number of addresses in the queue does, and of users at the same address.
 Rule: wrong passwords are rate-limited for each user or session at each address, and for the address as a whole with a
 higher limit. The limit of an address does not apply to users who gave a right password there before.
 Rule: the limit is checked when the turn of a task comes, and a task over the limit is refused without being run. So a
