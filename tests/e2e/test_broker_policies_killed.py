@@ -20,6 +20,7 @@ from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read as read_table
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.plans import StreamPlan
+from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import ShapeState
 
 LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)
@@ -127,12 +128,15 @@ def test_kill_9_lets_no_policy_run_twice(spark: SparkSession, tmp_path: Path) ->
     for phone in phones:
         device = f"k-{phone.name}"
         decided = [fact for fact in facts if isinstance(fact, Decided) and fact.device == device]
-        _check(phone, decided)
-        assert shape.manual(device, "counting") == {"n": len(decided)}, "the variables are those of the log"
+        # On a busy machine a copy waits too long for the other process, and is withheld as if nothing had run.
+        counted = [fact for fact in decided if fact.reason != Fault.TIME_OUT.value]
+        _check(phone, decided, counted)
+        assert shape.manual(device, "counting") == {"n": len(counted)}, "the variables are those of the log"
         own = [row for row in account if row.device == device]
         delivered = {row.body_hash for row in own if row.outcome is Outcome.DELIVERED}
         assert delivered == {fact.body_hash for fact in decided if fact.outcome is Outcome.DELIVERED}
-        assert sum(row.outcome is Outcome.WITHHELD for row in own) == len(decided) // 3
+        late = len(decided) - len(counted)
+        assert sum(row.outcome is Outcome.WITHHELD for row in own) == len(counted) // 3 + late
     assert not any(row.difference for row in account), "what is evaluated again is what was decided"
     run(spark, log=log, out=tmp_path / "batch", tables=("deliveries",))
     stream = StreamRig(log=log, out=tmp_path / "stream", plan=StreamPlan(tables=("deliveries",)))
@@ -140,8 +144,8 @@ def test_kill_9_lets_no_policy_run_twice(spark: SparkSession, tmp_path: Path) ->
     assert _handed(account) == _tabled(tmp_path / "batch") == _tabled(tmp_path / "stream")
 
 
-def _check(phone: Phone, decided: list[Decided]) -> None:
-    """Check what a phone heard against what was decided about it."""
+def _check(phone: Phone, decided: list[Decided], counted: list[Decided]) -> None:
+    """Check what a phone heard against what was decided about it; the variable *n* has counted some of it."""
     about = [fact.notification.seq for fact in decided]
     assert len(about) == len(set(about)) > 5, "decided once"
     assert any(len(bodies) > 1 for bodies in phone.heard.values()), "some came again"
@@ -150,4 +154,5 @@ def _check(phone: Phone, decided: list[Decided]) -> None:
     assert {hashlib.sha256(body).digest() for body in heard} <= {fact.body_hash for fact in decided}
     numbers = [json.loads(body)["n"] for body in heard]
     assert len(numbers) == len(set(numbers)), "no run counted twice"
-    assert len(decided) - max(numbers) <= 1, "the broker goes on with the variables of its log"
+    assert len(decided) - len(counted) < len(counted), "most were in time"
+    assert len(counted) - max(numbers) <= 1, "the broker goes on with the variables of its log"
