@@ -37,10 +37,11 @@ from whimbrel.pipeline.fold.start_state import seen_start_state
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
+from whimbrel.pipeline.unit.folding import TakenPiece, begun_piece
 from whimbrel.pipeline.unit.made import FILE_BYTES, TableFiles, WorkerOutput
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
-from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
+from whimbrel.pipeline.unit.take import take
 
 __all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "span_of", "unpacked_tallies"]
 

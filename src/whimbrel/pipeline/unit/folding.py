@@ -1,0 +1,126 @@
+"""The folding half of the unit: apply a matched piece of a node's log to the node's state, and return rows of tables.
+
+Rule: the pieces of a node are folded in the order of its log; how it is cut into pieces does not change the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from whimbrel.model.facts import Fact
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.fold.contact_fold import Meeting
+from whimbrel.pipeline.fold.events import EVENT_TABLES, fact_events, receipt_events
+from whimbrel.pipeline.fold.folds import EVENT
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED
+from whimbrel.pipeline.tables.latency import TALLY, tally_deliveries
+from whimbrel.pipeline.tables.link_quality import link_rows
+from whimbrel.pipeline.tables.popularity import COUNT
+from whimbrel.pipeline.unit.matching import MatchedPiece
+from whimbrel.pipeline.unit.node_share import NodeShare
+
+__all__ = ["TakenPiece", "begun_piece", "fold_piece"]
+
+Arrow = Any
+"""A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
+
+_REPORTS_AT_ONCE = 50_000
+"""Reports that are collected before contacts are searched, because each search may look at all devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenPiece:
+    """Output of one piece (chunk) of a node's log."""
+
+    last: int
+    """The last seq of the piece."""
+    rows: dict[str, list[Arrow]] = field(default_factory=dict)
+    """Arrow batches per table: ``matches``, ``deliveries``, ``link_quality``, ``contacts``, ``dead_letters``."""
+    counts: Arrow
+    """Publications per subject and window, with the schema ``popularity.COUNT``."""
+    tally: Arrow
+    """Latencies per subject and window, with the schema ``latency.TALLY``."""
+    intervals: Arrow
+    """Time in force of each subscription that this piece added, changed or removed."""
+    meetings: dict[tuple[str, str], Meeting] = field(default_factory=dict)
+    """Sums over the contacts that ended, per pair of devices."""
+
+
+def begun_piece(state: NodeShare, seq: int) -> TakenPiece:
+    """Return the output for a state that starts at a checkpoint: the intervals of its subscriptions, and no rows."""
+    counts, tally = COUNT.empty_table(), TALLY.empty_table()
+    return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.in_force.intervals())
+
+
+def fold_piece(
+    matched: MatchedPiece,
+    state: NodeShare,
+    *,
+    window_us: int | None,
+    has_policies: bool = True,
+    folds: bool = True,
+    is_last: bool = True,
+) -> TakenPiece:
+    """Apply a *matched* piece to the *state* of its node, and return the output.
+
+    If the whole log has no policy (not *has_policies*), reports change no session. Without *folds*, only
+    ``link_quality``, ``contacts`` and ``dead_letters`` get rows. *is_last* is whether the piece is the last of a range
+    of seqs: contacts are searched only there, or after many reports.
+    """
+    rows: dict[str, list[Arrow]] = {"matches": matched.matches, "deliveries": []}
+    intervals = state.in_force.no_intervals()
+    if folds:
+        changed, deleted = matched.table("interests", CHANGED), matched.table("sessions", DELETED)
+        events, facts = _events(matched, has_policies=has_policies)
+        intervals = state.in_force.changing(changed, deleted)
+        rows["deliveries"] = list(state.fold(events.to_batches(), facts, matched.ends_at))
+        if intervals.num_rows or deleted.num_rows:
+            state.in_force.remove_ended()
+    rows["link_quality"] = [link_rows(state.node, state.links, matched.table("reports"))]
+    rows["dead_letters"] = matched.dead
+    rows["contacts"], met = _contacts(matched, state, is_last=is_last)
+    return TakenPiece(
+        last=matched.last,
+        rows=rows,
+        counts=matched.counts,
+        tally=_tally(rows["deliveries"], window_us),
+        intervals=intervals,
+        meetings=met,
+    )
+
+
+def _events(matched: MatchedPiece, *, has_policies: bool) -> tuple[Arrow, dict[int, Fact]]:
+    """Return all events of a piece (chunk) of the log in order, and facts by seq."""
+    events = list(matched.published)
+    facts: dict[int, Fact] = {}
+    for name in EVENT_TABLES:
+        rows = matched.table(name)
+        if name == "receipts":
+            events += map(receipt_events, rows.to_batches())
+        elif rows.num_rows and (has_policies or name != "reports"):
+            some, own = fact_events(name, rows)
+            events.append(some)
+            facts |= own
+    return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks(), facts
+
+
+def _contacts(
+    matched: MatchedPiece, state: NodeShare, *, is_last: bool
+) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
+    """Return the contacts that ended, and per pair their sums."""
+    if state.contacts is None:
+        return [], {}
+    state.contacts.take(matched.table("reports", ("seq", "reported_at", "device", "place")).sort_by("seq"))
+    if state.last_at is None or not (is_last or state.contacts.waiting >= _REPORTS_AT_ONCE):
+        return [], {}
+    over, met = state.contacts.advance(state.last_at)
+    return over.to_batches(), met
+
+
+def _tally(delivered: list[Arrow], window_us: int | None) -> Arrow:
+    if window_us is None:
+        return TALLY.empty_table()
+    return tally_deliveries(pa.Table.from_batches(delivered, TABLES["deliveries"].schema), window_us=window_us)
