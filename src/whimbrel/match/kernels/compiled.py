@@ -14,7 +14,7 @@ from whimbrel.match.kernels.folder import kernels_folder
 
 __all__ = ["Compiled", "load_numba_alone", "njit", "read_only"]
 
-_PACKAGES = ("whimbrel.match", "whimbrel.sim.kernels")
+_PACKAGES = ("whimbrel.match", "whimbrel.pipeline.columnar", "whimbrel.sim.kernels")
 """Packages whose kernels are stored in this cache."""
 _LOOKS_FOR = {"numba.np.arraymath": "scipy.linalg", "numba.core.typing.cffi_utils": "cffi"}
 """Modules of numba, and the optional package that each imports for functions that no kernel of ours calls."""
