@@ -43,20 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespace
     from bench_pipeline import _made, _session
-    from mapped import frames, listed, scanned, unchanged, write
+    from mapped import MATCHED, Judged, Matching, listed, scanned, unchanged
     from whimbrel.pipeline.batch import jobs
-    from whimbrel.pipeline.tables.matches import Matching, match_rows, ship
+    from whimbrel.pipeline.tables.matches import match_rows
     from workloads import WORKLOAD_U10
 
     log, delivered = folder / "events", folder / "delivered"
     _made(log, WORKLOAD_U10, options.subscriptions, options.events)
     _made(delivered, WORKLOAD_U10, options.subscriptions, options.delivered)
     spark = _session(options.master)
-    tables = frames(spark, log)
     before_s = _core_s()
-    shipped = ship(*tables, numbers=tables[0].numbers())
+    listing = Matching(log, listed, folder)
     packing_s = _core_s() - before_s
-    judged, listing = tables[0].select(*shipped.columns), Matching(shipped, listed)
+    exploding = Matching(log, match_rows, folder)
     rows: dict[str, int] = {}
 
     def deliver() -> None:
@@ -64,10 +63,10 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
         rows["deliveries"] = int(str(made["deliveries"]["rows"]))
 
     works: dict[str, Callable[[], object]] = {
-        "baseline": lambda: scanned(spark, log, shipped.columns, unchanged, folder / "baseline"),
-        "listed": lambda: scanned(spark, log, shipped.columns, listing, folder / "listed"),
-        "listed, judged": lambda: write(judged, listing, folder / "judged"),
-        "exploded, judged": lambda: write(judged, Matching(shipped, match_rows), folder / "exploded"),
+        "baseline": lambda: scanned(spark, log, MATCHED, unchanged, folder / "baseline"),
+        "listed": lambda: scanned(spark, log, MATCHED, listing, folder / "listed"),
+        "listed, judged": lambda: scanned(spark, log, None, Judged(listing), folder / "judged"),
+        "exploded, judged": lambda: scanned(spark, log, None, Judged(exploding), folder / "exploded"),
         "deliveries": deliver,
     }
     took_s: dict[str, list[float]] = {name: [] for name in works}

@@ -1,6 +1,6 @@
 """How fast the pipeline turns a log into matches and deliveries, Parquet to Parquet, beside what Spark does at least.
 
-Each measurement is a process of its own with a Spark session of its own. Packing the matcher in the driver is timed
+Each measurement is a process of its own with a Spark session of its own. Packing the matcher is timed
 apart: it depends on the subscriptions, not on the events.
 """
 
@@ -106,7 +106,7 @@ def run(*, quick: bool) -> Report:
         "U is U10, B is B3 of bench/workloads.py; two devices in each of a tenth as many sessions as subscriptions.",
         "identity: the same columns of the same rows, read and written by workers, unchanged and not judged.",
         "listed: one row per event with the list of subscriptions; exploded: one row per event and subscription.",
-        "packing: reading the interests and packing the matcher, in the driver, once per job.",
+        "packing: reading the interests and packing the matcher, once per node and job.",
         "hand-overs/s of deliveries are from the log to Parquet, everything included.",
         "cross join: every event with every subscription, and a Python function that asks the compiled filter.",
     ]
@@ -180,23 +180,22 @@ def _aims(found: list[_Found]) -> Iterator[Figure]:
 
 
 def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Found:
-    from mapped import frames, listed, rows_in, scanned, unchanged, write
-    from whimbrel.pipeline.tables.matches import Matching, match_rows, ship
+    from mapped import MATCHED, Judged, Matching, events_in, listed, rows_in, scanned, unchanged
+    from whimbrel.pipeline.tables.matches import match_rows
 
     spark, path = _session(master), Path(log)
-    tables = frames(spark, path)
-    begun = time.perf_counter()
-    shipped = ship(*tables, numbers=tables[0].numbers())
-    packing_s = time.perf_counter() - begun
-    judged = tables[0].select(*shipped.columns)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as scratch:
         out = Path(scratch)
-        works = {
-            "identity": lambda to: scanned(spark, path, shipped.columns, unchanged, to),
-            "listed": lambda to: write(judged, Matching(shipped, listed), to),
+        begun = time.perf_counter()
+        listing = Judged(Matching(path, listed, out))
+        packing_s = time.perf_counter() - begun
+        works: dict[str, Callable[[Path], None]] = {
+            "identity": lambda to: scanned(spark, path, MATCHED, unchanged, to),
+            "listed": lambda to: scanned(spark, path, None, listing, to),
         }
         if explodes:
-            works["exploded"] = lambda to: write(judged, Matching(shipped, match_rows), to)
+            exploding = Judged(Matching(path, match_rows, out))
+            works["exploded"] = lambda to: scanned(spark, path, None, exploding, to)
         works["listed"](out / "warm")  # the workers load what numba compiled
         seconds: dict[str, list[float]] = {name: [] for name in works}
         for number in range(repetitions):
@@ -205,7 +204,7 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
         in_lists = len(rows_in(out / "listed-0").column("interests").combine_chunks().flatten())
         count = rows_in(out / "exploded-0").num_rows if explodes else in_lists
         events = rows_in(out / "identity-0").num_rows
-        same = events == sum(part.rows for part in tables[0].portions)
+        same = events == events_in(path)
     return _Found(
         master=master,
         events=events,
@@ -282,16 +281,13 @@ def _measure_linear(report: Report, folder: Path, sizes: _Sizes) -> None:
 
 
 def _matching_once(log: str) -> float:
-    from mapped import frames, listed, write
-    from whimbrel.pipeline.tables.matches import Matching, ship
+    from mapped import Judged, Matching, listed, scanned
 
     spark = _session("local[2]")
-    tables = frames(spark, Path(log))
-    shipped = ship(*tables, numbers=tables[0].numbers())
-    rows, work = tables[0].select(*shipped.columns), Matching(shipped, listed)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
-        write(rows, work, Path(name) / "warm")
-        return _timed(lambda: write(rows, work, Path(name) / "listed"))
+        work = Judged(Matching(Path(log), listed, Path(name)))
+        scanned(spark, Path(log), None, work, Path(name) / "warm")
+        return _timed(lambda: scanned(spark, Path(log), None, work, Path(name) / "listed"))
 
 
 # -- the plain way -----------------------------------------------------------------------------------------------------
@@ -332,18 +328,16 @@ def _crossing(log: str) -> tuple[float, int, float, int]:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import BooleanType
 
-    from whimbrel.pipeline.files.schemas import SCHEMAS
+    from whimbrel.pipeline.batch import jobs
     from whimbrel.pipeline.spark.reading import read_table
-    from whimbrel.pipeline.tables.matches import matching
 
     spark = _session("local[2]")
-    publications, interests, sessions = (
-        read_table(spark, Path(log), name) for name in ("publications", "interests", "sessions")
-    )
+    publications, interests = (read_table(spark, Path(log), name) for name in ("publications", "interests"))
 
     def ours() -> int:
-        rows, work = matching(publications, interests, sessions)
-        return rows.mapInArrow(work, SCHEMAS["matches"]).count()
+        with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
+            made = jobs.run(spark, log=Path(log), out=Path(name), tables=["matches"])
+        return int(str(made["matches"]["rows"]))
 
     asked = F.udf(lambda attributes, text: _asked(attributes, text), BooleanType())  # noqa: PLW0108  # hints confuse Spark
     pairs = publications.select("seq", "attributes").crossJoin(interests.select("filter_text"))

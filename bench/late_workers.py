@@ -70,7 +70,7 @@ def _ran(folder: Path, runs: int, seed: int, facts: int) -> dict[str, Any]:
     from random_logs import placed_log
 
     from whimbrel.log.errors import CorruptLogError
-    from whimbrel.pipeline.batch.node_shards import CutLogError
+    from whimbrel.pipeline.batch.job import CutLogError
     from whimbrel.pipeline.files.visibility import PATIENT, UnseenNumbersError
     from whimbrel.pipeline.stream.batch_record import LostLogError, OtherLogError
 
@@ -130,29 +130,30 @@ def _batch(log: _Log, seen: Path, out: Path, random: Random, patience: Any) -> R
     """Return the rows of a batch run whose workers see *seen*."""
     import pyarrow.dataset as pads
 
-    from whimbrel.hold.retention import Retention
-    from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, ShardTask, fold_shard
+    from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
+    from whimbrel.pipeline.batch.stages import make_files
+    from whimbrel.pipeline.batch.tasks import Here
     from whimbrel.pipeline.files.delta import delta_schema
+    from whimbrel.pipeline.plans import Plan
 
     del random
     shutil.rmtree(out, ignore_errors=True)
-    for table in FOLDED:
-        (out / table).mkdir(parents=True)
-    job = ShardJob(
+    scratch = out / "scratch"
+    scratch.mkdir(parents=True)
+    job = BatchJob(
         log=str(seen),
         out=str(out),
         folder="",
-        tables=FOLDED,
-        retention=Retention(),
-        assume_receipts=log.assume_receipts,
+        scratch=str(scratch),
+        tables=TABLES,
+        plan=Plan(assume_receipts=log.assume_receipts),
         now=NOW,
         patience=patience,
     )
-    list(fold_shard(job, ShardTask(NODE, 0, log.facts)))
-    files = {table: sorted(map(str, (out / table).glob("*.parquet"))) for table in FOLDED}
+    made = make_files(Here(), job, [NodeSpan(NODE, 0, log.facts)])
     return {
-        table: _as_texts(pads.dataset(files[table], schema=delta_schema(table), format="parquet").to_table())
-        for table in FOLDED
+        table: _as_texts(pads.dataset([*map(str, files)], schema=delta_schema(table), format="parquet").to_table())
+        for table, files in made.files.items()
     }
 
 

@@ -17,15 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from whimbrel.log import layout
 from whimbrel.log.layout import parts
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.files.part_rows import part_batches
+from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
+from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, pack_node
+from whimbrel.pipeline.files.dead_letters import validate_rows
+from whimbrel.pipeline.files.part_rows import PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.spark.log_frames import LogFrame
+from whimbrel.pipeline.plans import Plan
+from whimbrel.pipeline.subscriptions.versions import PackedVersions
 
-__all__ = ["frames", "listed", "rows_in", "scanned", "unchanged", "write"]
+__all__ = ["MATCHED", "Judged", "Matching", "events_in", "listed", "rows_in", "scanned", "unchanged"]
 
 Work = Callable[[Iterable[Any]], Iterator[Any]]
+Shape = Callable[[Any, PackedVersions, Any, Any], Iterable[Any]]
 _LISTED = pa.schema(
     [
         pa.field("notification_node", pa.string(), nullable=False),
@@ -35,30 +41,62 @@ _LISTED = pa.schema(
     ]
 )
 _TASKS = 8
+MATCHED = ("node", "seq", "published_at", "subject", "attributes", "deliver_insecure")
+"""Columns of publications that matching needs in the workloads that are measured."""
 
 
-def frames(spark: SparkSession, log: Path) -> tuple[LogFrame, LogFrame, LogFrame]:
-    """Return publications, interests and sessions, as ``pipeline run`` reads them."""
-    at = snapshot(log)
-    made = [LogFrame.at(spark, log, name, at, now=0) for name in ("publications", "interests", "sessions")]
-    return made[0], made[1], made[2]
+class Matching:
+    """Function for workers that matches batches of publications, and makes rows of the matches with *shape*."""
+
+    def __init__(
+        self, log: Path, shape: Callable[[Any, PackedVersions, Any, Any], Iterable[Any]], folder: Path
+    ) -> None:
+        (node,) = layout.nodes(log)
+        job = BatchJob(log=str(log), out="", folder="", scratch=str(folder), tables=("matches",), plan=Plan(), now=0)
+        last = snapshot(log).last[node]
+        (made,) = pack_node(job, NodeSpan(node, 0, last), of=1, matches=(0, last))
+        self._file, self._node, self._shape = str(NodeSubscriptions.of_told(made.told).matcher), node, shape
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Match each batch, and yield the rows of the matches."""
+        found = PackedVersions.map(self._file, self._node)
+        for batch in batches:
+            rows, handles = found.match(batch)
+            if rows.size:
+                yield from self._shape(batch, found, rows, handles)
 
 
-def scanned(spark: SparkSession, log: Path, columns: Sequence[str], work: Work, folder: Path) -> None:
-    """Let workers read some columns of the publications and write what *work* makes of them."""
+class Judged:
+    """Function for workers that validates batches of publications, as a batch run does, before *work* gets them."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Validate each batch, and yield what the work makes of the valid rows."""
+        return self._work(validate_rows("publications", batch, node=None, now=0).good for batch in batches)
+
+
+def scanned(spark: SparkSession, log: Path, columns: Sequence[str] | None, work: Work, folder: Path) -> None:
+    """Let workers read some columns (None: all) of the publications and write what *work* makes of them."""
     portions = []
     for part in parts(log, "publications"):
         with pq.ParquetFile(part.path) as file:
             portions += [(part.path, group) for group in range(file.metadata.num_row_groups)]
-    reading = partial(_read, portions, tuple(columns))
+    reading = partial(_read, portions, columns)
     numbers = spark.range(0, len(portions), 1, min(_TASKS, len(portions)))
     write(numbers, partial(_after, work, reading), folder)
 
 
-def write(rows: Any, work: Work, folder: Path) -> None:  # a DataFrame or a LogFrame
+def write(rows: Any, work: Work, folder: Path) -> None:  # a DataFrame
     """Let workers write what *work* makes of *rows*."""
     folder.mkdir(parents=True, exist_ok=True)
     rows.mapInArrow(partial(_written, folder, work), "rows long").collect()
+
+
+def events_in(log: Path) -> int:
+    """Return the number of publications in the Parquet files of a log."""
+    return sum(pq.read_metadata(part.path).num_rows for part in parts(log, "publications"))
 
 
 def rows_in(folder: Path) -> Any:  # a pyarrow.Table
@@ -90,10 +128,13 @@ def _after(work: Work, reading: Work, batches: Iterable[Any]) -> Iterator[Any]:
     return work(reading(batches))
 
 
-def _read(portions: Sequence[tuple[Path, int]], columns: tuple[str, ...], batches: Iterable[Any]) -> Iterator[Any]:
+def _read(portions: Sequence[tuple[Path, int]], columns: Sequence[str] | None, batches: Iterable[Any]) -> Iterator[Any]:
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         path, group = portions[number]
-        yield from part_batches("publications", path, range(group, group + 1), columns)
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(
+                batch_size=PIECE_FACTS, row_groups=[group], columns=columns and list(columns), use_threads=False
+            )
 
 
 def _written(folder: Path, work: Work, batches: Iterable[Any]) -> Iterator[Any]:

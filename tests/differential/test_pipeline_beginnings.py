@@ -28,9 +28,8 @@ from whimbrel.log.export import export
 from whimbrel.log.reader import read as read_log
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, time_of
-from whimbrel.pipeline.batch import node_shards
+from whimbrel.pipeline.batch import stages
 from whimbrel.pipeline.batch.jobs import run
-from whimbrel.pipeline.batch.node_shards import ShardTask
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.fold.described import Described
 from whimbrel.pipeline.fold.start_state import left_out, start_state
@@ -187,12 +186,7 @@ def test_the_batch_job_begins_at_a_checkpoint(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its shards go on with what the sessions of each held."""
-
-    def in_three(spans: dict[str, tuple[int, int]], cores: int) -> list[ShardTask]:
-        del cores
-        return [ShardTask(node, *span, number, 3) for node, span in spans.items() for number in range(3)]
-
-    monkeypatch.setattr(node_shards, "divide", in_three)
+    monkeypatch.setattr(stages, "divide", lambda spans, cores: dict.fromkeys((span.node for span in spans), 3 * cores))
     logs, random = logs_of(7), Random(7)
     write(tmp_path / "log", logs)
     streamed(tmp_path / "log", tmp_path / "whole", random)

@@ -13,31 +13,27 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from late_views import History, LateView, lived
-from pyspark.sql import SparkSession
 from stream_rig import StreamRig, forget
 
-from whimbrel.hold.retention import Retention
 from whimbrel.log import layout
-from whimbrel.log.compaction import compact
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Fact, Reported
 from whimbrel.model.notification import Notification
-from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, ShardTask, fold_shard
+from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
+from whimbrel.pipeline.batch.stages import make_files
+from whimbrel.pipeline.batch.tasks import Here
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.files.part_rows import found_schema
 from whimbrel.pipeline.files.schemas import SCHEMAS
-from whimbrel.pipeline.files.snapshots import Missing, snapshot
+from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import NO_PATIENCE, Patience, UnseenNumbersError, first_unseen
-from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.spark import log_frames
-from whimbrel.pipeline.spark.log_frames import LogFrame
+from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.spark.source import Span, WhimbrelSource, read_tail
 from whimbrel.pipeline.stream.batch_record import LostLogError
 
@@ -141,18 +137,20 @@ def test_a_worker_that_sees_a_later_beginning_takes_nothing_for_cut(tmp_path: Pa
     stream.job = replace(stream.job, log=str(here))
     with pytest.raises((UnseenNumbersError, LostLogError)):
         stream.take({NODE: 40})
-    job = ShardJob(
+    job = BatchJob(
         log=str(here),
         out=str(tmp_path),
         folder="",
-        tables=FOLDED,
-        retention=Retention(),
-        assume_receipts=False,
+        scratch=str(tmp_path),
+        tables=("matches", "deliveries", "dead_letters"),
+        plan=Plan(assume_receipts=False),
         now=0,
         patience=NO_PATIENCE,
     )
-    with pytest.raises(UnseenNumbersError, match="and start again"):
-        list(fold_shard(job, ShardTask(NODE, 0, 40)))
+    for folds in (True, False):
+        some = job if folds else replace(job, tables=("dead_letters",))
+        with pytest.raises(UnseenNumbersError, match="and start again"):
+            make_files(Here(), some, [NodeSpan(NODE, 0, 40)])
     stream.job = replace(stream.job, log=str(log))
     stream.take({NODE: 40})
     assert (_counted(tmp_path / "out"), read(tmp_path / "out", "dead_letters").num_rows) == (40, 0)
@@ -171,36 +169,6 @@ def test_a_cached_reader_is_of_one_folder(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to(tmp_path / "two")
     (piece,) = reader.pieces(11, 20, now=0)
     assert piece.table("publications").column("body").to_pylist() == [b"22" * seq for seq in range(11, 21)]
-
-
-def _reported(log: Path, frame: LogFrame, chosen: slice = slice(None)) -> list[int]:
-    """Return the numbers that some tasks read, each of one portion."""
-    found = (batch for portion in frame.portions[chosen] for batch in log_frames._read_portion(log, "reports", portion))
-    return [seq for batch in found for seq in batch.column("seq").to_pylist()]
-
-
-def test_parts_that_are_merged_while_tasks_read_them_are_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rows of all row groups but the first were gone, where a task came after the merge and another before."""
-    monkeypatch.setattr(log_frames, "_ROWS_PER_TASK", 2)
-    monkeypatch.setattr(log_frames, "PATIENT", NO_PATIENCE)
-    log, spark = tmp_path / "log", SparkSession.__new__(SparkSession)  # nothing is asked of it
-    for _ in range(2):
-        with LogWriter(log, NODE) as writer:
-            for _ in range(6):
-                writer.append(_fact(writer.next_seq))
-        export(log, NODE, closed_only=False)
-    for part in layout.parts(log, "reports"):
-        pq.write_table(pq.ParquetFile(part.path).read(), part.path, row_group_size=2)
-    frame = LogFrame.at(spark, log, "reports", snapshot(log), now=0)
-    assert len(frame.portions) == 6
-    before = _reported(log, frame, slice(0, 1))
-    compact(log)
-    assert before + _reported(log, frame, slice(1, None)) == _reported(log, frame) == list(range(1, 13))
-    layout.parts(log, "reports")[0].path.unlink()
-    with pytest.raises(UnseenNumbersError, match="numbers 1 to 2 are in the log as the driver sees it"):
-        _reported(log, frame)
 
 
 @pytest.mark.parametrize("is_exported", [False, True])

@@ -20,10 +20,15 @@ from whimbrel.hold.retention import Retention
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Fact, Outcome, Reported
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, divide, fold_shard
+from whimbrel.pipeline.batch import match_slices
+from whimbrel.pipeline.batch.job import BatchJob, CutLogError, NodeSpan
+from whimbrel.pipeline.batch.stages import divide, make_files
+from whimbrel.pipeline.batch.tasks import Here
 from whimbrel.pipeline.fold.components import Components
+from whimbrel.pipeline.plans import Plan
 
 LOGS, FACTS = 8, 100
+TABLES_OF = ("matches", "deliveries", "link_quality", "dead_letters")
 RETENTION = Retention(ttl_us=30, max_held=3)
 
 
@@ -40,31 +45,30 @@ def logs_of(seed: int, *, has_receipts: bool) -> list[Fact]:
 
 
 def folded(folder: Path, facts: Iterable[Fact], random: Random, *, assume_receipts: bool) -> dict[str, pa.Table]:
-    """Return the tables that shards of each node make together, in pieces of any size."""
-    found: dict[str, list[pa.Table]] = {name: [] for name in FOLDED}
-    for table in FOLDED:
-        (folder / "out" / table).mkdir(parents=True)
-    for node, (first, last) in write_facts(folder / "log", facts).items():
-        of = random.randint(1, 4)
-        job = ShardJob(
-            log=str(folder / "log"),
-            out=str(folder / "out"),
-            folder="",
-            tables=FOLDED,
-            retention=RETENTION,
-            assume_receipts=assume_receipts,
-            now=0,
-            piece_facts=random.randint(FACTS // 4, 2 * FACTS),
-            file_bytes=random.choice([1, 1 << 20]),
-        )
-        for number in range(of):
-            for made in fold_shard(job, ShardTask(node, first, last, number, of)):
-                assert made.table is not None
-    for table in FOLDED:
-        found[table] = [pq.read_table(path) for path in (folder / "out" / table).glob("*.parquet")]
+    """Return the tables that shards of each node make together, from slices and pieces of any size."""
+    spans = [NodeSpan(node, *span) for node, span in write_facts(folder / "log", facts).items()]
+    (folder / "scratch").mkdir()
+    job = BatchJob(
+        log=str(folder / "log"),
+        out=str(folder / "out"),
+        folder="",
+        scratch=str(folder / "scratch"),
+        tables=TABLES_OF,
+        plan=Plan(retention=RETENTION, assume_receipts=assume_receipts),
+        now=0,
+        piece_facts=random.randint(FACTS // 4, 2 * FACTS),
+        file_bytes=random.choice([1, 1 << 20]),
+    )
+    shards = {span.node: random.randint(1, 4) for span in spans}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(match_slices, "_FACTS_A_SLICE", random.randint(10, 2 * FACTS))
+        patch.setattr(match_slices, "_SLICES_A_CORE", LOGS * FACTS)
+        made = make_files(Here(), job, spans, shards=shards)
     return {
-        table: pa.concat_tables([TABLES[table].schema.empty_table(), *own], promote_options="permissive")
-        for table, own in found.items()
+        table: pa.concat_tables(
+            [TABLES[table].schema.empty_table(), *map(pq.read_table, own)], promote_options="permissive"
+        )
+        for table, own in made.files.items()
     }
 
 
@@ -129,16 +133,15 @@ def test_sessions_with_the_same_share_are_folded_together() -> None:
 
 def test_a_busy_node_has_more_shards() -> None:
     """One of nine tenths of the log, on four cores; each shard of a small one would cost more than it saves."""
-    tasks = divide({"busy": (0, 899_999), "calm": (0, 99_999), "new": (0, -1)}, cores=4)
-    assert Counter(task.node for task in tasks) == {"busy": 4, "calm": 1, "new": 1}
-    assert {(task.number, task.of) for task in tasks if task.node == "busy"} == {(n, 4) for n in range(4)}
-    assert divide({"small": (0, 99_999)}, cores=8) == [ShardTask("small", 0, 99_999, n, 2) for n in range(2)]
+    spans = [NodeSpan("busy", 0, 899_999), NodeSpan("calm", 0, 99_999), NodeSpan("new", 0, -1)]
+    assert divide(spans, cores=4) == {"busy": 4, "calm": 1, "new": 1}
+    assert divide([NodeSpan("small", 0, 99_999)], cores=8) == {"small": 2}
 
 
 def test_a_log_that_is_cut_meanwhile_is_no_other_log(tmp_path: Path) -> None:
     """The driver has seen another beginning: shards of two beginnings would not fit each other."""
     ((node, (_, last)),) = write_facts(tmp_path, random_log(Random(1), "n", facts=20, has_receipts=True)).items()
-    told = {"retention": RETENTION, "assume_receipts": False, "now": 0}
-    job = ShardJob(log=str(tmp_path), out=str(tmp_path), folder="", tables=FOLDED, **told)  # type: ignore[arg-type]
+    here, plan = str(tmp_path), Plan(assume_receipts=False)
+    job = BatchJob(log=here, out=here, folder="", scratch=here, tables=TABLES_OF, plan=plan, now=0)
     with pytest.raises(CutLogError, match="run it again"):
-        list(fold_shard(job, ShardTask(node, 7, last)))
+        make_files(Here(), job, [NodeSpan(node, 7, last)])

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from log_rows import deliveries_in, matches_in, write_facts
 from pyspark.sql import SparkSession
@@ -17,8 +15,8 @@ from test_pipeline_shards import RETENTION, logs_of
 
 from whimbrel.log.layout import create
 from whimbrel.model.facts import Fact
+from whimbrel.pipeline.batch import stages
 from whimbrel.pipeline.batch.jobs import Plan, run
-from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
 from whimbrel.pipeline.files.delta import read
 
 NODES = 8
@@ -33,7 +31,7 @@ def _placed(seed: int) -> list[Fact]:
 def test_tables_are_those_of_one_process(spark: SparkSession, tmp_path: Path, *, has_places: bool) -> None:
     """Interests that change mid-log, sessions deleted, keys, subjects, shares, content, places: each pair once.
 
-    ``matches`` comes from the fold where ``deliveries`` is asked for, and else from a map over the publications.
+    Where ``deliveries`` is asked for, all tables of the log are read, and else the publications only.
     """
     facts = _placed(27) if has_places else logs_of(27, has_receipts=False)
     single = SingleProcess(retention=RETENTION).run(facts)
@@ -47,14 +45,16 @@ def test_tables_are_those_of_one_process(spark: SparkSession, tmp_path: Path, *,
     assert single.matches
 
 
-def test_shards_of_a_node_are_tasks_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_shards_of_a_node_are_tasks_of_their_own(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three for each, and the rows are those of one process."""
+    monkeypatch.setattr(stages, "divide", lambda spans, cores: dict.fromkeys((span.node for span in spans), 3 * cores))
     facts = logs_of(3, has_receipts=True)
-    spans = write_facts(tmp_path / "log", facts)
-    options: dict[str, Any] = {"retention": RETENTION, "assume_receipts": False, "now": 0}
-    job = ShardJob(log=str(tmp_path / "log"), out=str(tmp_path / "out"), folder="run", tables=FOLDED, **options)
-    files = fold_log(spark, job, spans, shards=3)
-    found = [row for path in files["deliveries"] for row in deliveries_in(pq.read_table(path))]
+    write_facts(tmp_path / "log", facts)
+    plan = Plan(retention=RETENTION, assume_receipts=False)
+    run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["deliveries"], plan=plan)
+    found = deliveries_in(read(tmp_path / "out", "deliveries"))
     assert Counter(found) == Counter(SingleProcess(retention=RETENTION, assume_receipts=False).run(facts).deliveries)
 
 

@@ -1,4 +1,4 @@
-"""Popularity, replicas, latency, link quality, dead letters and replay on Spark, each against plain Python."""
+"""Popularity, replicas, latency and replay, each against plain Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
 from whimbrel.language.filters import Filter
@@ -16,8 +16,9 @@ from whimbrel.match.topics import matches
 from whimbrel.model.census import CensusTotals
 from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
 from whimbrel.pipeline.replay import replay, subject_column
-from whimbrel.pipeline.tables.latency import latency
-from whimbrel.pipeline.tables.popularity import popularity
+from whimbrel.pipeline.subscriptions.versions import validity_intervals
+from whimbrel.pipeline.tables.latency import measure, sum_tallies, tally_deliveries
+from whimbrel.pipeline.tables.popularity import Wishes, as_windows, counts_of, sum_counts
 from whimbrel.pipeline.tables.replicas import replicas
 
 HOUR_US = 3_600_000_000
@@ -74,12 +75,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(spark: SparkSession, name: str, rows: Sequence[dict[str, Any]]) -> DataFrame:
+def arrow(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
     """Return *rows*, completed, as the log's table *name*; nothing checks them, as in a file that others wrote."""
     full = [DEFAULTS[name] | row for row in rows]
     fields = [field.with_nullable(True) for field in TABLES[name].schema]
     arrays = [pa.array([row.get(field.name) for row in full], field.type) for field in fields]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def rows_of(found: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows of a table, its first two columns, times, as numbers."""
+    times = [column.cast(pa.int64()).to_pylist() for column in found.columns[:2]]
+    return list(zip(*times, *(column.to_pylist() for column in found.columns[2:]), strict=True))
 
 
 # -- popularity ------------------------------------------------------------------------------------------------------
@@ -122,14 +129,15 @@ def behind(subject_filter: str) -> str:
     return subject_filter.removeprefix("$share/g/")
 
 
-def test_popularity_is_what_replaying_the_log_counts(spark: SparkSession) -> None:
+def test_popularity_is_what_replaying_the_log_counts() -> None:
     """Wildcards, names, modifications, removals and deleted sessions, at the end of every window."""
     publications, interests, sessions = a_history(random.Random(7))
-    frames = (table(spark, "publications", publications), table(spark, "interests", interests))
-    found = popularity(*frames, table(spark, "sessions", sessions), window_us=HOUR_US)
-    assert found.columns == TABLES["popularity"].schema.names
-    times = [F.unix_micros("window_start"), F.unix_micros("window_end")]
-    rows = {tuple(row) for row in found.select(*times, *found.columns[2:]).collect()}
+    parts = [arrow("publications", publications[begin::3]) for begin in range(3)]  # however they are divided
+    counts = sum_counts(counts_of(part, HOUR_US) for part in parts)
+    in_force = validity_intervals(arrow("interests", interests), arrow("sessions", sessions))
+    found = Wishes(in_force).popularity_rows(as_windows(counts, HOUR_US), HOUR_US)
+    assert found.schema == TABLES["popularity"].schema
+    rows = set(rows_of(found))
     want = set()
     for hour in range(4):
         begin, end = hour * HOUR_US, (hour + 1) * HOUR_US
@@ -187,14 +195,12 @@ def some_deliveries(rng: random.Random) -> list[dict[str, Any]]:
     return rows
 
 
-def test_latency_is_what_all_times_tell(spark: SparkSession) -> None:
-    """Percentiles of the nearest rank, from rows in several partitions."""
+def test_latency_is_what_all_times_tell() -> None:
+    """Percentiles of the nearest rank, from rows that several tasks have."""
     rows = some_deliveries(random.Random(3))
-    frame = spark.createDataFrame(pa.Table.from_pylist(rows, TABLES["deliveries"].schema)).repartition(3)
-    found = latency(frame, window_us=MINUTE_US)
-    assert found.columns == TABLES["latency"].schema.names
-    times = [F.unix_micros("window_start"), F.unix_micros("window_end")]
-    measured = [tuple(row) for row in found.select(*times, *found.columns[2:]).collect()]
+    parts = (pa.Table.from_pylist(rows[begin::3], TABLES["deliveries"].schema) for begin in range(3))
+    tally = sum_tallies(tally_deliveries(part, window_us=MINUTE_US) for part in parts)
+    measured = rows_of(measure(tally, window_us=MINUTE_US))
     told = [row for row in rows if row["subject"] is not None and row["outcome"] != "dropped"]
     windows = {(row["published_at"] // MINUTE_US * MINUTE_US, row["subject"]) for row in told}
     assert sorted((start, subject) for start, _, subject, *_ in measured) == sorted(windows)
@@ -217,7 +223,7 @@ def test_replay_selects_what_the_filter_would_have(spark: SparkSession) -> None:
         {"seq": seq, "published_at": seq, "subject": f"bed/{seq % 3}", "attributes": attributes_to_column_value(event)}
         for seq, event in enumerate([{"a": seq % 7} if seq % 4 else {} for seq in range(60)])
     ]
-    history = table(spark, "publications", rows)
+    history = spark.createDataFrame(arrow("publications", rows))
     found = replay(history, filter_text="a > 3", since=10, until=50, subject="bed/+")
     wanted = Filter("a > 3")
     want = [seq for seq in range(10, 50) if wanted.verdict({"a": seq % 7} if seq % 4 else {})]

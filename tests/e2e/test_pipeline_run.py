@@ -6,13 +6,15 @@ import heapq
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from log_rows import write_facts
+from pyspark.sql import SparkSession
+from random_logs import random_log
 from single_process import SingleProcess
 from typer.testing import CliRunner
 
@@ -24,8 +26,9 @@ from whimbrel.log.layout import create, parts
 from whimbrel.model.facts import Fact
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch import jobs
+from whimbrel.pipeline.batch.stages import make_files
 from whimbrel.pipeline.files.delta import data_files, read
-from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
+from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.spark.source import register
 from whimbrel.sim.logs.generate import Recipe, generate
 
@@ -120,27 +123,30 @@ def _check_backfill(log: Path, out: Path) -> None:
         assert refused in str(done.exception)
 
 
-def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing half-written is ever visible, and nothing is left behind."""
-    out = tmp_path / OUT
+    log, out, tables = tmp_path / "log", tmp_path / OUT, ("matches", "popularity")
+    write_facts(log, random_log(Random(1), "n", facts=100, has_receipts=True))
 
-    def plan(subjects: int) -> DataFrame:
-        rows = [(f"s{number}", 1, 0.5, 1, 100) for number in range(subjects)]
-        return spark.createDataFrame(rows, SCHEMAS["replicas"])
+    def made() -> dict[str, list[Path]]:
+        jobs.run(spark, log=log, out=out, tables=tables)
+        return {name: data_files(out, name) for name in tables}
 
-    def broken(table: DataFrame) -> DataFrame:
-        failing = F.raise_error(F.lit("the disk is full")).cast("string").alias("subject")
-        return table.select(failing, *table.columns[1:])
+    def fail(*arguments: Any, **options: Any) -> None:
+        make_files(*arguments, **options)
+        raise OSError("the disk is full")
 
-    jobs._write(plan(3), out, "replicas")
-    before = data_files(out, "replicas")
-    with pytest.raises(Exception, match="disk is full"):
-        jobs._write(broken(plan(5)), out, "replicas")
-    assert data_files(out, "replicas") == before
-    assert {path.parent for path in (out / "replicas").rglob("*.parquet")} == {path.parent for path in before}
-    jobs._write(plan(5), out, "replicas")
-    assert len(_rows(out / "replicas")) == 5
-    assert [each.name for each in out.iterdir()] == ["replicas"]
+    before = made()
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "make_files", fail)
+        with pytest.raises(OSError, match="disk is full"):
+            made()
+    assert {name: data_files(out, name) for name in tables} == before
+    for name in tables:
+        there = {path.parent for path in (out / name).rglob("*") if path.is_file() and "_delta_log" not in path.parts}
+        assert there == {path.parent for path in before[name]}
+    assert made() != before
+    assert sorted(each.name for each in out.iterdir()) == sorted(tables)
 
 
 def test_tables_of_an_older_whimbrel_are_not_written_over(spark: SparkSession, tmp_path: Path) -> None:

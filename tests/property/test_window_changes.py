@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.stream.windows import Windows
-from whimbrel.pipeline.tables.popularity import popular
+from whimbrel.pipeline.tables.popularity import Wishes
 
 W = 10
 _SUBJECTS = ("a", "a/b", "a/c", "b")
@@ -59,7 +59,7 @@ def test_rows_are_written_again_only_and_always_where_they_change(
         for rows in windows.popularity().values():
             written |= _rows(rows)
         windows.commit(batch)
-        assert written == _rows(popular(_counted(totals), _table(wishes), window_us=W))
+        assert written == _rows(Wishes(_table(wishes)).popularity_rows(_counted(totals), W))
 
 
 def _table(wishes: list[_Interval]) -> Any:

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import Retention
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.batch.jobs import _note_of_replicas
+from whimbrel.pipeline.batch.job import BatchJob
+from whimbrel.pipeline.batch.window_tables import plan_copies
 from whimbrel.pipeline.plans import FORMAT, READABLE, Plan, StreamPlan, settled_plan
 
 RETENTION = Retention(ttl_us=7, max_held=3)
@@ -174,8 +173,13 @@ def test_who_names_no_tables_goes_on_with_those_that_were_begun(tmp_path: Path) 
 
 def test_a_batch_run_names_the_subjects_that_its_plan_for_replicas_does_not_serve(tmp_path: Path) -> None:
     """The table has a row for each subject; without the sentence nobody would see which of them found no place."""
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"subject": ["a", "b", "c"], "subscribers": [1, 3, 2]}), path)
-    told = _note_of_replicas([path], Plan(nodes=2, slots_per_node=1))
-    assert told == "2 of 3 subjects are beyond the memory and keep one copy, their source's: c, a"
-    assert not _note_of_replicas([path], Plan(nodes=2, slots_per_node=2))
+    here = str(tmp_path)
+
+    def told(plan: Plan) -> dict[str, Any]:
+        job = BatchJob(log=here, out=here, folder="", scratch=here, tables=("replicas",), plan=plan, now=1)
+        found: dict[str, Any] = json.loads(plan_copies(job, {"a": (1, 1), "b": (1, 3), "c": (1, 2)}, None)[1].told)
+        return found
+
+    crowded = told(Plan(nodes=2, slots_per_node=1))
+    assert crowded["note"] == "2 of 3 subjects are beyond the memory and keep one copy, their source's: c, a"
+    assert told(Plan(nodes=2, slots_per_node=2)) == {"nodes": 2, "slots_per_node": 2}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from whimbrel.match.topics import matches
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.tables.popularity import popular
+from whimbrel.pipeline.tables.popularity import Wishes
 
 WINDOW_US = 2_000_000
 SUBJECTS = ("a", "a/b", "a/c", "$sys/x", "b/b", "!b")
@@ -78,7 +78,7 @@ def test_subscribers_are_those_in_force_at_the_end(
     counts: dict[tuple[int, str], int], intervals: list[Interval]
 ) -> None:
     """Wildcards, shares, what is no filter, and one session with several, counted once."""
-    found = popular(counted(counts), table(intervals), window_us=WINDOW_US)
+    found = Wishes(table(intervals)).popularity_rows(counted(counts), WINDOW_US)
     assert found.schema.equals(TABLES["popularity"].schema)
     times = [found.column(name).cast(pa.int64()) for name in ("window_start", "window_end")]
     rows = list(zip(*(column.to_pylist() for column in [*times, *found.columns[2:]]), strict=True))
@@ -102,7 +102,7 @@ def test_a_share_counts_for_the_subjects_behind_it() -> None:
         Interval("t", "$share/g/a/+", 0, None),
         Interval("u", "$share", 0, None),
     ]
-    found = popular(counted({(0, "a/b"): 1, (0, "$share/g/a/b"): 1}), table(intervals), window_us=WINDOW_US)
+    found = Wishes(table(intervals)).popularity_rows(counted({(0, "a/b"): 1, (0, "$share/g/a/b"): 1}), WINDOW_US)
     assert dict(zip(found.column("subject").to_pylist(), found.column("subscribers").to_pylist(), strict=True)) == {
         "a/b": 2,
         "$share/g/a/b": 0,

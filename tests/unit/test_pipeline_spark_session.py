@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -17,7 +15,6 @@ from whimbrel.pipeline.spark.spark_session import (
     is_connect,
     is_local,
     parallelism,
-    shuffle_partitions,
 )
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -99,14 +96,3 @@ def test_a_session_of_a_server_is_known_by_its_kind() -> None:
     line = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": {_PARTITIONS: "7"}})()
     assert (is_connect(line), parallelism(line)) == (True, 7)
     assert not is_connect(type("SparkSession", (), {"__module__": "pyspark.sql.session"})())
-
-
-@pytest.mark.parametrize(
-    ("own", "rows", "wanted"), [("200", 188, 4), ("200", 1_000_000, 10), ("200", 10**9, 200), ("3", 10**9, 3)]
-)
-def test_a_shuffle_has_as_many_partitions_as_its_rows_need(own: str, rows: int, wanted: int) -> None:
-    """Spark's 200 for a log of 188 reports took 41 s where four take 13; who sets fewer than we would gets those."""
-    session: Any = SimpleNamespace(
-        conf=SimpleNamespace(get=lambda _: own), sparkContext=SimpleNamespace(defaultParallelism=4)
-    )
-    assert shuffle_partitions(session, rows) == wanted

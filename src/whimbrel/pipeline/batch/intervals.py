@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.log.layout import date_of
@@ -45,15 +43,6 @@ class Interval:
         if self.since is not None and self.until is not None and self.since >= self.until:
             since, until = format_time(self.since), format_time(self.until)
             raise InvalidValueError("interval", Phrase(f"{since} to {until}"), "one that begins before it ends")
-
-    def rows(self, frame: DataFrame, table: str) -> DataFrame:
-        """Return the rows of *table* whose time is within the interval."""
-        time = F.col(TIME_COLUMNS[table])
-        if self.since is not None:
-            frame = frame.where(time >= F.timestamp_micros(F.lit(self.since)))
-        if self.until is not None:
-            frame = frame.where(time < F.timestamp_micros(F.lit(self.until)))
-        return frame
 
     def within(self, batch: Any, table: str) -> Any:
         """Return the rows of an Arrow batch of *table* whose time is within the interval."""

@@ -19,7 +19,6 @@ from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.layout import Part
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.dead_letters import validate_rows
 from whimbrel.pipeline.files.visibility import UnseenNumbersError, first_unseen
 
 __all__ = [
@@ -29,8 +28,7 @@ __all__ = [
     "PartNumbers",
     "check_parts_whole",
     "found_schema",
-    "judged_batches",
-    "part_batches",
+    "has_value",
 ]
 
 Arrow = Any
@@ -157,25 +155,6 @@ def _fit_schema(table: str, batch: Arrow) -> Arrow:
     return rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
 
 
-# -- one table, for callers that need no order -----------------------------------------------------------------------
-
-
-def part_batches(
-    table: str, path: Path, groups: range | None = None, columns: tuple[str, ...] | None = None
-) -> Iterator[Arrow]:
-    """Yield the rows of a part in file order, unchecked: of all row groups or *groups*, all columns or *columns*."""
-    file = _open_part(path)
-    chosen = None if groups is None else list(groups)
-    size = PIECE_FACTS if columns is not None else _rows_at_once(file, path, groups)
-    for batch in file.iter_batches(batch_size=size, row_groups=chosen, columns=columns, use_threads=False):
-        yield _fit_schema(table, batch) if columns is None else batch
-
-
-def _rows_at_once(file: Arrow, path: Path, groups: range | None) -> int:
-    """Return the number of rows to read at once: as many as fit the limits of a piece (chunk) in rows and bytes."""
-    return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file, path, groups)))
-
-
 def _row_bytes(file: Arrow, path: Path, groups: range | None = None) -> int:
     """Return the size of a row in memory, in bytes: the average of the row group with the largest rows."""
     foot = file.metadata
@@ -204,9 +183,17 @@ def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
     return sum(pc.sum(each.cast(pa.int64()).take(indices)).as_py() or 0 for each, indices in lengths)
 
 
-def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int) -> Iterator[Arrow]:
-    """Yield the valid rows of *batches*; drop the others."""
-    for batch in batches:
-        found = validate_rows(table, batch, node=node, now=now)
-        if found.good.num_rows:
-            yield found.good
+def has_value(path: Path, column: str) -> bool:
+    """Return whether a Parquet file may have a value in *column*, by its statistics; True if the file vanished."""
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.metadata
+    except FileNotFoundError:
+        return True
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for told in map(group.column, range(group.num_columns)):  # a struct has a column for each of its fields
+            if told.path_in_schema.split(".")[0] == column:
+                counted = told.statistics
+                if counted is None or not counted.has_null_count or counted.null_count < group.num_rows:
+                    return True
+    return False

@@ -250,6 +250,12 @@ class ContactFold:
         self._forget(now - MAX_APART_US)
         return over, met
 
+    def under_way(self) -> Any:  # a pyarrow.Table
+        """Return the contacts that have not ended, as rows without an end."""
+        rows = [(*pair, each.began, None, each.closest_m) for pair, each in sorted(self.open.items())]
+        columns = list(zip(*rows, strict=True)) or [()] * len(CONTACT)
+        return pa.table([pa.array(column, f.type) for column, f in zip(columns, CONTACT, strict=True)], schema=CONTACT)
+
     def _looked_at(self, reported: Any, where: Any, now: int) -> tuple[list[str], list[str], bool]:
         """Return the unmoved devices near moved ones, the moved devices, and whether the latter are all devices."""
         held, names = self._held.places, reported.unique()

@@ -1,98 +1,132 @@
 """Shards: partition the sessions of a node, so that a batch run can fold the partitions in parallel.
 
-Sessions that have a device or a share in common are in the same shard (``components``). Each shard reads the node's
-whole log and takes its own rows. The first shard also takes devices without a session, and the rows about the node as a
-whole (dead letters).
+Sessions that have a device or a share in common are in the same shard (``components``). A task that matches a piece of
+the node's log divides its rows here, so each fold task reads its own rows only. The first shard also takes devices
+without a session.
 Rule: all shards of a node together make the same rows as one fold of the node (``test_pipeline_shards``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
+from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.rows import Key
 from whimbrel.node.checkpoint import RowScope, split
-from whimbrel.pipeline.files.snapshots import Missing
-from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.start_state import StartState
 from whimbrel.shape.agents import Agents
 
-__all__ = ["LogPolicies", "Shard", "shard_of"]
+__all__ = ["LogPolicies", "Shards", "find_links"]
 
 Arrow = Any
 """A ``pyarrow.Table`` or column; pyarrow ships no types."""
 
-_OF_SESSIONS = ("interests", "sessions", "presence", "receipts", "decisions")
-_OF_DEVICES = ("reports", "policies")
+_OF_SESSIONS = frozenset({"interests", "sessions", "presence", "receipts", "decisions"})
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """One partition of a node's sessions: partition *number* (from 0) of *of* partitions."""
+class Shards:
+    """The shards of a node's sessions, with numbers from 0 to *of* - 1."""
 
-    number: int
     of: int
-    components: Components
-    has_policies: bool = True
-    """Whether the node's log has any policy; without one, no content is stored for policies."""
+    sessions: Mapping[str, int] = field(default_factory=dict)
+    """Shard per session that has a device or a share in common with others; any other has one by its name."""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """Shard per device; a device that is not here has no session, and is in the first shard."""
 
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the first shard, which also takes rows about the node as a whole."""
-        return self.number == 0
+    @classmethod
+    def compute(cls, devices: set[tuple[str, str]], shares: set[tuple[str, str]], *, of: int) -> Shards:
+        """Return the shards of sessions, from pairs (device, session) and (share, session)."""
+        found = Components(sorted(devices), sorted(shares), groups=of)
+        sessions = {session: found.group(session) for _, session in (*devices, *shares)}
+        return cls(of, sessions, {device: sessions[session] for device, session in devices})
 
-    def own(self, piece: Piece) -> Piece:
-        """Return *piece*, a chunk of the log, with only the rows of this shard; all shards keep all publications."""
+    def own_rows(self, begun: StartState, shard: int) -> dict[Key, bytes]:
+        """Return the rows of a *shard* in a start state (a checkpoint of a cut log)."""
+
+        def has(scope: RowScope, whose: str) -> bool:
+            return (self._of_session(whose) if scope is RowScope.SESSION else self.devices.get(whose, 0)) == shard
+
+        return dict(begun.rows if self.of == 1 else split(begun.rows, has))
+
+    def _of_session(self, session: str) -> int:
+        found = self.sessions.get(session)
+        return crc32(session.encode()) % self.of if found is None else found
+
+    def of_sessions(self, column: Arrow) -> Any:  # a numpy array
+        """Return the shard of each session in a column of names."""
+        return _codes(column, self._of_session)
+
+    def divide(self, table: str, rows: Arrow) -> list[Arrow]:
+        """Divide the rows of a *table* of the log into those of each shard; rows that put a policy are in all."""
         if self.of == 1:
-            return piece
-        tables = dict(piece.tables)
-        for name in (*_OF_SESSIONS, *_OF_DEVICES):
-            if name in tables:
-                rows = tables[name].filter(self._are_own(name, tables[name]))
-                if rows.num_rows:
-                    tables[name] = rows
-                else:
-                    del tables[name]
-        return replace(piece, tables=tables, dead=piece.dead if self.is_first else [])
+            return [rows]
+        shards = self._shards_of(table, rows)
+        if table == "policies":
+            everybody = rows.column("device").is_null().to_numpy()
+            return [rows.filter(pa.array((shards == shard) | everybody)) for shard in range(self.of)]
+        return _divide(rows, shards, self.of)
 
-    def own_rows(self, begun: StartState) -> dict[Key, bytes]:
-        """Return the rows of this shard in a start state (a checkpoint of a cut log)."""
-        return dict(begun.rows if self.of == 1 else split(begun.rows, self._has))
+    def _shards_of(self, table: str, rows: Arrow) -> Any:
+        """Return the shard of each row: that of its session or, without one, of its device."""
+        found = np.zeros(rows.num_rows, np.int64)
+        if "device" in rows.column_names:
+            found = _codes(rows.column("device"), lambda device: self.devices.get(device, 0))
+        if table in _OF_SESSIONS:
+            sessions = rows.column("session")
+            found = np.where(sessions.is_valid().to_numpy(), self.of_sessions(sessions), found)
+        return found
 
-    def _has(self, scope: RowScope, whose: str) -> bool:
-        return self._is_own(whose, None) if scope is RowScope.SESSION else self._is_own(None, whose)
+    def divide_published(self, events: Arrow, shard_of: tuple[Any, Any]) -> list[Arrow]:
+        """Divide *events*, publications that matched: each shard gets those that its sessions' subscriptions match.
 
-    def _is_own(self, session: str | None, device: str | None) -> bool:
-        """Return whether a row belongs to this shard, by its *session* or, if that is None, its *device*.
-
-        The first shard also has the rows of devices without a session.
+        *shard_of* has, as sorted numpy arrays, the seqs of all subscriptions, and the shard of each.
         """
-        if session is not None:
-            return self.components.group(session) == self.number
-        group = None if device is None else self.components.group_of_device(device)
-        return self.is_first if group is None else group == self.number
+        if self.of == 1:
+            return [events]
+        lists = events.column("interests").combine_chunks()
+        values, offsets = lists.values.to_numpy(), lists.offsets.to_numpy()
+        values = values[offsets[0] : offsets[-1]]
+        owners = np.repeat(np.arange(events.num_rows), np.diff(offsets))
+        seqs, shards = shard_of
+        of_entry = shards[np.searchsorted(seqs, values)]
+        order = np.argsort(of_entry, kind="stable")  # so by row within each shard
+        ends = np.searchsorted(of_entry[order], np.arange(self.of + 1))
+        return [_own(events, owners[some], values[some]) for some in np.split(order, ends[1:-1])]
 
-    def _are_own(self, table: str, rows: Arrow) -> Arrow:
-        devices = rows.column("device").to_pylist() if "device" in rows.column_names else [None] * rows.num_rows
-        if table == "policies":  # a row that puts a policy has no device, and is for all shards
-            return pa.array([device is None or self._is_own(None, device) for device in devices])
-        sessions = rows.column("session").to_pylist() if table in _OF_SESSIONS else [None] * rows.num_rows
-        known: dict[tuple[str | None, str | None], bool] = {}
-        found = []
-        for pair in zip(sessions, devices, strict=True):
-            key = pair if pair[0] is None else (pair[0], None)
-            if key not in known:
-                known[key] = self._is_own(*key)
-            found.append(known[key])
-        return pa.array(found, pa.bool_())
+
+def _own(events: Arrow, owners: Any, values: Any) -> Arrow:
+    """Return the rows *owners* of *events* (ascending, repeated), each with its own *values* as its interests."""
+    rows, starts = np.unique(owners, return_index=True)
+    offsets = np.append(starts, owners.size).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+    place = events.schema.get_field_index("interests")
+    return events.take(pa.array(rows)).set_column(place, events.schema.field(place), lists)
+
+
+def _divide(rows: Arrow, shards: Any, of: int) -> list[Arrow]:
+    order = np.argsort(shards, kind="stable")  # so in the order of the log within each shard
+    ends = np.searchsorted(shards[order], np.arange(of + 1)).tolist()
+    by_shard = rows.take(pa.array(order))
+    return [by_shard.slice(begin, end - begin) for begin, end in pairwise(ends)]
+
+
+def _codes(column: Arrow, code: Callable[[str], int]) -> Any:
+    """Return the code of each name in a column as a numpy array, 0 for null; each distinct name is looked up once."""
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    encoded = column.dictionary_encode()
+    codes = np.array([code(name) for name in encoded.dictionary.to_pylist()] + [0], np.int64)
+    return codes[encoded.indices.fill_null(codes.size - 1).to_numpy()]
 
 
 class LogPolicies:
@@ -119,37 +153,13 @@ class LogPolicies:
 # -- from a log --------------------------------------------------------------------------------------------------------
 
 
-def shard_of(
-    reader: SpanReader,
-    first: int,
-    last: int,
-    *,
-    number: int,
-    of: int,
-    begun: StartState | None,
-    missing: Sequence[Missing] = (),
-) -> Shard:
-    """Compute shard *number* (from 0, of *of* shards) of a node, from its log's seqs *first* to *last*.
-
-    Seqs that are *missing* may be absent. *begun* is the state at which a cut log starts.
-    """
-    tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
-    devices: set[tuple[str, str]] = set()
-    shares: set[tuple[str, str]] = set()
-    policies: list[Arrow] = []
-    for piece in reader.only(tables).pieces(first, last, now=0, missing=missing):
-        policies.append(piece.table("policies", LogPolicies.COLUMNS))
-        devices.update(_pairs(piece.table("presence"), "device"))
-        # Deleting a device's own session ends the device's choice of policies.
-        devices.update(_pairs(piece.table("sessions"), "device"))
-        shares.update(_shares(piece.table("interests")))
-    if begun is not None:
-        policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))
-        devices.update(begun.members())
-        shares.update(_shares(begun.interest_rows()))
-    found = LogPolicies(pa.concat_tables(policies) if policies else None)
-    components = Components(sorted(devices), sorted(shares), groups=of)
-    return Shard(number, of, components, has_policies=found.are_any)
+def find_links(
+    presence: Sequence[Arrow], sessions: Sequence[Arrow], interests: Sequence[Arrow]
+) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Return the pairs (device, session) and (share, session) in rows of the log, given as tables of some columns."""
+    # Deleting a device's own session ends the device's choice of policies.
+    devices = {pair for rows in (*presence, *sessions) for pair in _pairs(rows, "device")}
+    return devices, {pair for rows in interests for pair in _shares(rows)}
 
 
 def _shares(interests: Arrow) -> Iterator[tuple[str, str]]:

@@ -46,13 +46,11 @@ __all__ = [
     "send_file",
     "session_settings",
     "ship_package",
-    "shuffle_partitions",
 ]
 
 _GIB = 1 << 30
 _BATCH_ROWS = 20_000
 """Rows of an Arrow batch: a few MB with attributes and bodies, and enough rows for the matcher to be efficient."""
-_ROWS_A_PARTITION = 100_000
 
 
 _OURS = re.compile(r"^(?:whimbrel\.[\w.]+Error): (.+)$", re.MULTILINE)
@@ -209,15 +207,6 @@ def session_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
-
-
-def shuffle_partitions(spark: SparkSession, rows: int) -> int:
-    """Return how many partitions a shuffle of *rows* needs, never more than the session's own setting.
-
-    Spark's default of 200 is for large tables: a partition takes some 50 ms to start, and most would be empty.
-    """
-    own = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-    return min(own, max(parallelism(spark), rows // _ROWS_A_PARTITION))
 
 
 def parallelism(spark: SparkSession) -> int:

@@ -33,16 +33,13 @@ from whimbrel.pipeline.files.delta import by_window
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.tables.censuses import LoggedCensus
 from whimbrel.pipeline.tables.latency import TALLY, measure
-from whimbrel.pipeline.tables.popularity import Wishes
+from whimbrel.pipeline.tables.popularity import INTERVAL, Wishes
 from whimbrel.pipeline.tables.replicas import silent, window_end
 
 __all__ = ["Late", "Windows", "merge_window", "watermark"]
 
 _COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
 _MEETING, _CENSUS = "meeting", "census"
-_INTERVAL_SCHEMA = pa.schema(
-    [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
-)
 SMALL = 8
 """Least ratio of the subscriptions of all sessions to those of changed sessions; below it, rebuild the index."""
 _COUNTED = pa.schema(
@@ -408,9 +405,9 @@ class Windows:
 
 
 def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
-    columns: list[Any] = list(zip(*intervals, strict=True)) or [()] * len(_INTERVAL_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _INTERVAL_SCHEMA, strict=True)]
-    return pa.table(arrays, schema=_INTERVAL_SCHEMA)
+    columns: list[Any] = list(zip(*intervals, strict=True)) or [()] * len(INTERVAL)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, INTERVAL, strict=True)]
+    return pa.table(arrays, schema=INTERVAL)
 
 
 def merge_window(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables

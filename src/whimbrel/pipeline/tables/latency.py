@@ -12,25 +12,20 @@ its deadline or later missed it, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.sessions import RETAINED
-from whimbrel.model.bounds import INT64_MAX, whole
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Outcome
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.schemas import SCHEMAS
 
-__all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "latency", "measure", "tally_deliveries"]
+__all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "measure", "sum_tallies", "tally_deliveries"]
 
 EXPIRED, MISSED, UNTIMED = -1, -2, -3
 """Values of ``what`` that are not buckets: expired unseen, deadline missed, delivered without a receipt."""
@@ -45,7 +40,6 @@ TALLY = pa.schema(
 )
 """Histogram of latencies: count per window, subject and ``what`` (a bucket, ``EXPIRED``, ``MISSED`` or ``UNTIMED``)."""
 
-_DELIVERY = ("subject", "published_at", "deadline_at", "outcome", "decided_at", "via")
 _KEY = ["window_start", "subject", "what"]
 _PERCENTS = {"p50_us": 50, "p90_us": 90, "p99_us": 99}
 
@@ -61,36 +55,6 @@ def _longest_times() -> NDArray[np.int64]:
 
 
 _LONGEST = _longest_times()
-
-
-def latency(deliveries: DataFrame, *, window_us: int) -> DataFrame:
-    """Compute the delivery times of notifications by subject and by windows of *window_us* of their publication.
-
-    in:  the table ``deliveries``
-    out: the table ``latency``
-    """
-    whole("window_us", window_us, 1, INT64_MAX)
-    told = deliveries.select(*_DELIVERY).where(F.col("subject").isNotNull())
-    tally = told.mapInArrow(partial(_tally_batches, window_us=window_us), from_arrow_schema(TALLY))
-    summed = tally.groupBy(*_KEY).agg(F.sum("count").alias("count"))
-    # One row has the whole tally of a subject and window, so that no batch boundary divides it.
-    together = summed.groupBy("window_start", "subject").agg(F.collect_list(F.struct("what", "count")).alias("tally"))
-    return together.mapInArrow(partial(_measure_batches, window_us=window_us), SCHEMAS["latency"])
-
-
-def _tally_batches(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
-    for batch in batches:
-        yield from tally_deliveries(batch, window_us=window_us).to_batches()
-
-
-def _measure_batches(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
-    for batch in batches:
-        lists = batch.column("tally")
-        owners, entries = pc.list_parent_indices(lists), pc.list_flatten(lists)
-        columns = [batch.column("window_start").take(owners), batch.column("subject").take(owners)]
-        columns += [entries.field("what"), entries.field("count")]
-        tally = pa.table([column.cast(f.type) for column, f in zip(columns, TALLY, strict=True)], schema=TALLY)
-        yield from measure(tally, window_us=window_us).to_batches()
 
 
 def tally_deliveries(deliveries: Any, *, window_us: int) -> Any:
@@ -126,13 +90,17 @@ def tally_deliveries(deliveries: Any, *, window_us: int) -> Any:
     return _tally(pa.table(seen).group_by(_KEY, use_threads=False).aggregate([([], "count_all")]))
 
 
+def sum_tallies(tallies: Iterable[Any]) -> Any:  # pyarrow.Tables
+    """Return the sums of *tallies* (histograms) per window, subject and bucket."""
+    return _tally(pa.concat_tables(tallies).group_by(_KEY, use_threads=False).aggregate([("count", "sum")]))
+
+
 def measure(tally: Any, *, window_us: int) -> Any:
     """Compute the table ``latency`` from a tally (histograms), ordered by window and subject; repeated keys add up."""
     schema = TABLES["latency"].schema
     if not tally.num_rows:
         return schema.empty_table()
-    summed = _tally(tally.group_by(_KEY, use_threads=False).aggregate([("count", "sum")]))
-    rows = summed.sort_by([(name, "ascending") for name in _KEY])
+    rows = sum_tallies([tally]).sort_by([(name, "ascending") for name in _KEY])
     what, count = rows.column("what").to_numpy(), rows.column("count").to_numpy()
     starts = _starts(rows)
     seen = np.where(what >= 0, count, 0)

@@ -4,16 +4,14 @@ Rule: a subscription counts from its seq until it is changed or removed. A windo
 force at its end. A subscription with a content filter counts too, although it is not for every notification. Each
 session with a shared subscription (``$share``) counts, because it may get any notification of the share.
 
-Publications are only counted, in one scan (``count_publications``). Spark cannot join on subject filters with
-wildcards. So ``popular`` matches the subjects of each window against a ``TopicIndex`` of the distinct filters, in
-numpy. Batch runs and callers that have the counts already share this code.
+Publications are only counted, where they are read (``counts_of``), and the counts add up. ``Wishes`` then matches the
+subjects of each window against a ``TopicIndex`` of the distinct filters, in numpy.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Iterator
-from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, TypeAlias
 
@@ -21,63 +19,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
 from whimbrel.hold.private import asked_for
 from whimbrel.match.topics import TopicIndex, is_topic_filter
-from whimbrel.model.bounds import INT64_MAX, whole
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.schemas import SCHEMAS
-from whimbrel.pipeline.spark.log_frames import LogRows
-from whimbrel.pipeline.subscriptions.versions import validity_intervals
 
-__all__ = ["COUNT", "Wishes", "count_publications", "counts_of", "popular", "popularity"]
+__all__ = ["COUNT", "INTERVAL", "Wishes", "as_windows", "counts_of", "sum_counts"]
 
 Numbers: TypeAlias = NDArray[np.integer[Any]]
 
 COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
 """Schema of counts: number of publications per subject and window; ``window_start`` is in microseconds."""
-_CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
-_DELETED = ("node", "seq", "changed_at", "change", "session")
-_INTERVAL = ("session", "subject_filter", "began_at", "ended_at")
-
-
-def popularity(
-    publications: LogRows, interests: LogRows, sessions: LogRows | None = None, *, window_us: int
-) -> DataFrame:
-    """Count publications and subscribers of each subject, in windows of *window_us* that have publications of it.
-
-    in:  the tables ``publications``, ``interests`` and, if sessions are ever deleted, ``sessions``
-    out: the table ``popularity``
-    """
-    counts = count_publications(publications, window_us=window_us)
-    deleted = None if sessions is None else sessions.select(*_DELETED).toArrow()
-    in_force = validity_intervals(interests.select(*_CHANGED).toArrow(), deleted).select(_INTERVAL)
-    # A worker gets whole windows, one after the other.
-    windows = counts.repartition("window_end").sortWithinPartitions("window_end", "subject")
-    return windows.mapInArrow(partial(_popular, intervals=in_force, window_us=window_us), SCHEMAS["popularity"])
-
-
-def count_publications(publications: LogRows, *, window_us: int) -> DataFrame:
-    """Count publications of each subject in windows of *window_us*; those without a subject are not counted.
-
-    in:  the table ``publications``
-    out: subject string, window_start timestamp, window_end timestamp, publications bigint
-    """
-    whole("window_us", window_us, 1, INT64_MAX)
-    some = publications.select("published_at", "subject").mapInArrow(
-        partial(_counts, window_us), "window_start long, subject string, publications long"
-    )
-    summed = some.groupBy("window_start", "subject").agg(F.sum("publications").alias("publications"))
-    start, end = (F.timestamp_micros(F.col("window_start") + later) for later in (0, window_us))
-    return summed.select("subject", start.alias("window_start"), end.alias("window_end"), "publications")
-
-
-def _counts(window_us: int, batches: Iterable[Any]) -> Iterator[Any]:
-    for batch in batches:
-        yield from counts_of(batch, window_us).to_batches()
 
 
 def counts_of(publications: Any, window_us: int) -> Any:
@@ -93,22 +47,23 @@ def counts_of(publications: Any, window_us: int) -> Any:
     return grouped.rename_columns(COUNT.names).cast(COUNT)
 
 
-def popular(counted: Any, intervals: Any, *, window_us: int) -> Any:
-    """Compute the table ``popularity``, ordered by window and subject, from counts and subscription intervals.
-
-    *counted* is an Arrow table in the form of the result of ``count_publications``, with each subject and window of
-    *window_us* once. *intervals* has at least the columns session, subject_filter, began_at and ended_at of
-    ``versions.validity_intervals``.
-    """
-    return Wishes(intervals).popularity_rows(counted, window_us)
+def sum_counts(counts: Iterable[Any]) -> Any:  # pyarrow.Tables
+    """Return the sums of *counts*, tables with the schema ``COUNT``, per window and subject."""
+    grouped = pa.concat_tables(counts).group_by(["window_start", "subject"], use_threads=False)
+    return grouped.aggregate([("publications", "sum")]).rename_columns(COUNT.names).cast(COUNT)
 
 
-def _popular(batches: Iterable[Any], *, intervals: Any, window_us: int) -> Iterator[Any]:
-    wishes = Wishes(intervals)
-    for batch in batches:
-        yield from wishes.popularity_rows(pa.Table.from_batches([batch]), window_us).to_batches()
+def as_windows(counts: Any, window_us: int) -> Any:  # pyarrow.Tables
+    """Return *counts*, a table with the schema ``COUNT``, in the form for ``Wishes.popularity_rows``."""
+    begun = counts.column("window_start")
+    times = {"window_start": begun.cast(TIME_TYPE), "window_end": pc.add(begun, window_us).cast(TIME_TYPE)}
+    return pa.table({**times, "subject": counts.column("subject"), "publications": counts.column("publications")})
 
 
+INTERVAL = pa.schema(
+    [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
+)
+"""Schema of the times in force of subscriptions; ``ended_at`` is null if a subscription is still in force."""
 _ANY = 0
 """Number that stands for a missing subject filter, which matches every subject."""
 _NONE = -1

@@ -24,7 +24,16 @@ from whimbrel.model.replicas import TARGET, plan
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.schemas import SCHEMAS
 
-__all__ = ["HORIZON_US", "SAMPLE_BYTES", "chosen", "plan_replicas", "replicas", "silent", "window_end"]
+__all__ = [
+    "HORIZON_US",
+    "SAMPLE_BYTES",
+    "chosen",
+    "plan_replicas",
+    "replicas",
+    "silent",
+    "subscribers_of",
+    "window_end",
+]
 
 SAMPLE_BYTES = 100
 """Size of a sample in the paper, in bytes: about ten samples fit a chip with 8 kB of RAM."""
@@ -100,6 +109,20 @@ def chosen(
     }
 
 
+def subscribers_of(
+    latest: Mapping[str, tuple[int, int]],
+    *,
+    horizon_us: int,
+    newest_at: int,
+    subject_filter: str,
+    census: CensusTotals | None,
+) -> dict[str, int]:
+    """Return the number of subscribers of each subject in the plan, from those in each subject's last window."""
+    gone = {*silent(latest, newest_at=newest_at, horizon_us=horizon_us)}
+    known = {subject: count for subject, (_, count) in latest.items() if subject not in gone}
+    return chosen(known, subject_filter=subject_filter, census=census)
+
+
 def plan_replicas(
     subscribers: Mapping[str, int],
     *,
@@ -133,7 +156,7 @@ def _plan_batches(
     for batch in batches:
         subjects, ends, subscribers = (column.to_pylist() for column in batch.columns)
         latest.update(zip(subjects, zip(ends, subscribers, strict=True), strict=True))
-    for subject in silent(latest, newest_at=newest_at, horizon_us=horizon_us):
-        del latest[subject]
-    subscribers = {subject: count for subject, (_, count) in latest.items()}
-    yield plan_replicas(chosen(subscribers, subject_filter=subject_filter, census=census), **options)
+    subscribers = subscribers_of(
+        latest, horizon_us=horizon_us, newest_at=newest_at, subject_filter=subject_filter, census=census
+    )
+    yield plan_replicas(subscribers, **options)

@@ -6,12 +6,11 @@ Rule: the pieces of a node are folded in the order of its log; how it is cut int
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from whimbrel.model.facts import Fact
-from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.events import EVENT_TABLES, fact_events, receipt_events
 from whimbrel.pipeline.fold.folds import EVENT
@@ -22,7 +21,7 @@ from whimbrel.pipeline.tables.popularity import COUNT
 from whimbrel.pipeline.unit.matching import MatchedPiece
 from whimbrel.pipeline.unit.node_share import NodeShare
 
-__all__ = ["TakenPiece", "begun_piece", "fold_piece"]
+__all__ = ["Reported", "TakenPiece", "begun_piece", "fold_piece", "fold_reports", "fold_sessions", "tally_of"]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
@@ -55,41 +54,52 @@ def begun_piece(state: NodeShare, seq: int) -> TakenPiece:
     return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.in_force.intervals())
 
 
-def fold_piece(
-    matched: MatchedPiece,
-    state: NodeShare,
-    *,
-    window_us: int | None,
-    has_policies: bool = True,
-    folds: bool = True,
-    is_last: bool = True,
-) -> TakenPiece:
+def fold_piece(matched: MatchedPiece, state: NodeShare, *, window_us: int | None, is_last: bool = True) -> TakenPiece:
     """Apply a *matched* piece to the *state* of its node, and return the output.
 
-    If the whole log has no policy (not *has_policies*), reports change no session. Without *folds*, only
-    ``link_quality``, ``contacts`` and ``dead_letters`` get rows. *is_last* is whether the piece is the last of a range
-    of seqs: contacts are searched only there, or after many reports.
+    *window_us* is the length of windows, or None if nothing is counted for windows. *is_last* is whether the piece is
+    the last of a range of seqs: contacts are searched only there, or after many reports.
     """
-    rows: dict[str, list[Arrow]] = {"matches": matched.matches, "deliveries": []}
-    intervals = state.in_force.no_intervals()
-    if folds:
-        changed, deleted = matched.table("interests", CHANGED), matched.table("sessions", DELETED)
-        events, facts = _events(matched, has_policies=has_policies)
-        intervals = state.in_force.changing(changed, deleted)
-        rows["deliveries"] = list(state.fold(events.to_batches(), facts, matched.ends_at))
-        if intervals.num_rows or deleted.num_rows:
-            state.in_force.remove_ended()
-    rows["link_quality"] = [link_rows(state.node, state.links, matched.table("reports"))]
-    rows["dead_letters"] = matched.dead
-    rows["contacts"], met = _contacts(matched, state, is_last=is_last)
+    deliveries, intervals = fold_sessions(matched, state)
+    reported = fold_reports(matched, state, is_last=is_last)
+    rows = {"matches": matched.matches, "deliveries": deliveries, "dead_letters": matched.dead}
     return TakenPiece(
         last=matched.last,
-        rows=rows,
+        rows={**rows, "link_quality": reported.link_quality, "contacts": reported.contacts},
         counts=matched.counts,
-        tally=_tally(rows["deliveries"], window_us),
+        tally=tally_of(deliveries, window_us=window_us),
         intervals=intervals,
-        meetings=met,
+        meetings=reported.meetings,
     )
+
+
+def fold_sessions(matched: MatchedPiece, state: NodeShare, *, has_policies: bool = True) -> tuple[list[Arrow], Arrow]:
+    """Apply a piece to the sessions; return batches of ``deliveries``, and the changed subscriptions' time in force.
+
+    If the whole log has no policy (not *has_policies*), reports change no session, and are left out.
+    """
+    changed, deleted = matched.table("interests", CHANGED), matched.table("sessions", DELETED)
+    events, facts = _events(matched, has_policies=has_policies)
+    intervals = state.in_force.changing(changed, deleted)
+    deliveries = list(state.fold(events.to_batches(), facts, matched.ends_at))
+    if intervals.num_rows or deleted.num_rows:
+        state.in_force.remove_ended()
+    return deliveries, intervals
+
+
+class Reported(NamedTuple):
+    """Output of the reports in one piece."""
+
+    link_quality: list[Arrow]
+    contacts: list[Arrow]
+    meetings: dict[tuple[str, str], Meeting]
+
+
+def fold_reports(matched: MatchedPiece, state: NodeShare, *, is_last: bool) -> Reported:
+    """Apply the reports of a piece to the quality of links and the contacts of a node; no session is changed."""
+    state.pass_time(matched.ends_at)
+    links = [link_rows(state.node, state.links, matched.table("reports"))]
+    return Reported(links, *_contacts(matched, state, is_last=is_last))
 
 
 def _events(matched: MatchedPiece, *, has_policies: bool) -> tuple[Arrow, dict[int, Fact]]:
@@ -120,7 +130,8 @@ def _contacts(
     return over.to_batches(), met
 
 
-def _tally(delivered: list[Arrow], window_us: int | None) -> Arrow:
-    if window_us is None:
+def tally_of(deliveries: list[Arrow], *, window_us: int | None) -> Arrow:
+    """Return the latencies of batches of ``deliveries`` per subject and window, with the schema ``latency.TALLY``."""
+    if window_us is None or not deliveries:
         return TALLY.empty_table()
-    return tally_deliveries(pa.Table.from_batches(delivered, TABLES["deliveries"].schema), window_us=window_us)
+    return tally_deliveries(pa.Table.from_batches(deliveries), window_us=window_us)

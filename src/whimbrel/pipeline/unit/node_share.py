@@ -205,8 +205,13 @@ class NodeShare:
                     yield from out.batches()
         if end is not None:
             self._fold.close(end, out)
-            self._position.last_at = end if self.last_at is None else max(end, self.last_at)
+            self.pass_time(end)
         yield from out.batches()
+
+    def pass_time(self, end: int | None) -> None:
+        """Record that the log has a fact of the time *end*; sessions are not told."""
+        if end is not None:
+            self._position.last_at = end if self.last_at is None else max(end, self.last_at)
 
     def commit(self, last: int) -> None:
         """Write the rows that changed since the last commit to the store, as the state after the seq *last*."""

@@ -11,12 +11,9 @@ Rule: the cost of a piece depends on its facts, not on the number of subscriptio
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
-from whimbrel.pipeline.fold.events import Seen
-from whimbrel.pipeline.fold.shards import Shard
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
 from whimbrel.pipeline.unit.folding import TakenPiece, fold_piece
@@ -36,37 +33,24 @@ def take(  # input, state, options
     *,
     window_us: int | None,
     now: int,
-    shard: Shard | None = None,
-    folds: bool = True,
     missing: Sequence[Missing] = (),
 ) -> Iterator[TakenPiece]:
     """Apply the seqs *first* to *last* of a node's log to its *state*, and yield the output, piece by piece.
 
     *window_us* is the length of windows, or None if nothing is counted for windows. *now* is the time that dead letters
     get. Both are in microseconds. Nothing is committed: the caller calls ``NodeShare.commit`` once the output is safe.
-    With a *shard*, the state has only the sessions of that shard, and the rows are about them. Without *folds*, nothing
-    is matched and folded: only ``link_quality``, ``contacts`` and ``dead_letters`` get rows. Every seq must be present,
-    except those that are known to be *missing*.
+    Every seq must be present, except those that are known to be *missing*.
     """
-    has_policies = shard is None or shard.has_policies
-    for whole in reader.pieces(first, last, now=now, missing=missing):
-        piece = whole if shard is None else shard.own(whole)
-        if folds:
-            matched = _match(piece, state, matchers, has_policies=has_policies, window_us=window_us)
-        else:
-            matched = match_piece(piece, None, None, seen=Seen.NOTHING, window_us=window_us)
-        matched = replace(matched, ends_at=whole.ends_at)
-        is_last = piece.last == last
-        del whole, piece  # frees memory before the next piece is read: a piece is as large as memory allows
-        taken = fold_piece(matched, state, window_us=window_us, has_policies=has_policies, folds=folds, is_last=is_last)
+    for piece in reader.pieces(first, last, now=now, missing=missing):
+        matched = _match(piece, state, matchers, window_us=window_us)
+        del piece  # frees memory before the next piece is read: a piece is as large as memory allows
+        taken = fold_piece(matched, state, window_us=window_us, is_last=matched.last == last)
         del matched
         yield taken
         del taken
 
 
-def _match(
-    piece: Piece, state: NodeShare, matchers: Matchers, *, has_policies: bool, window_us: int | None
-) -> MatchedPiece:
+def _match(piece: Piece, state: NodeShare, matchers: Matchers, *, window_us: int | None) -> MatchedPiece:
     """Match a piece against the subscriptions in force in *state*, and those that the piece adds."""
     changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
     state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
@@ -75,5 +59,5 @@ def _match(
         found = PackedVersions.map(matchers.ship(state, piece.first, changed, deleted).files[piece.node], piece.node)
     else:
         matchers.note(state, changed, deleted)
-    seen = state.seen_content(piece.table("policies", ("text",))) if has_policies else Seen.NOTHING
+    seen = state.seen_content(piece.table("policies", ("text",)))
     return match_piece(piece, found, state.moves, seen=seen, window_us=window_us)
