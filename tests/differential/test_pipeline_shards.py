@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,14 +18,16 @@ from policy_traffic import prompt_log, undecided
 from random_logs import placed_log, random_log
 from single_process import Delivery, SingleProcess
 
+from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import Retention
 from whimbrel.model.device import DeviceState
-from whimbrel.model.facts import Fact, Outcome, Reported
+from whimbrel.model.facts import Decided, Fact, InterestChanged, Outcome, PolicyChanged, Reported
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.batch import match_slices
 from whimbrel.pipeline.batch.job import BatchJob, CutLogError, NodeSpan
 from whimbrel.pipeline.batch.stages import divide, make_files
 from whimbrel.pipeline.batch.tasks import Here
+from whimbrel.pipeline.columnar.columnar_hold import ColumnarHold
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.plans import Plan
 
@@ -44,7 +48,28 @@ def logs_of(seed: int, *, has_receipts: bool) -> list[Fact]:
     return facts
 
 
-def folded(folder: Path, facts: Iterable[Fact], random: Random, *, assume_receipts: bool) -> dict[str, pa.Table]:
+def plain_log(random: Random, node: str, *, has_clients: bool) -> list[Fact]:
+    """Return the log of a node with plain sessions; with clients, also of MQTT clients that are in none of these."""
+    found: list[Fact] = []
+    for fact in random_log(random, node, facts=3 * FACTS, has_receipts=False):
+        given = fact
+        if isinstance(given, InterestChanged):
+            session = given.subscription.session
+            if not is_private(session):
+                given = replace(given, subscription=replace(given.subscription, qos=None, policy=None))
+        else:
+            session = getattr(given, "session", None) or ""
+        if isinstance(given, PolicyChanged | Decided) or (is_private(session) and not has_clients):
+            continue
+        if session in {"$mqtt/d1", "$mqtt/d2"}:  # of devices that are in other sessions, too
+            continue
+        found.append(replace(given, seq=len(found) + 1))
+    return found
+
+
+def folded(
+    folder: Path, facts: Iterable[Fact], random: Random, *, assume_receipts: bool, is_columnar: bool = True
+) -> dict[str, pa.Table]:
     """Return the tables that shards of each node make together, from slices and pieces of any size."""
     spans = [NodeSpan(node, *span) for node, span in write_facts(folder / "log", facts).items()]
     (folder / "scratch").mkdir()
@@ -56,6 +81,7 @@ def folded(folder: Path, facts: Iterable[Fact], random: Random, *, assume_receip
         tables=TABLES_OF,
         plan=Plan(retention=RETENTION, assume_receipts=assume_receipts),
         now=0,
+        is_columnar=is_columnar,
         piece_facts=random.randint(FACTS // 4, 2 * FACTS),
         file_bytes=random.choice([1, 1 << 20]),
     )
@@ -97,6 +123,31 @@ def test_shards_make_the_rows_of_one_process(tmp_path: Path, seed: int, *, has_r
     assert Counter(map(_handed, of_broker)) == Counter(map(_handed, by_live))
     assert not any(each.difference for each in of_broker)
     assert has_receipts or not any(each.difference for each in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_sessions_have_the_same_rows_in_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of nodes where all sessions are plain, and of nodes where some are not, with the switch on and off."""
+    taken: list[int] = []
+    take = ColumnarHold.take
+
+    def counted(hold: ColumnarHold, *given: Any) -> Iterator[Any]:
+        for batch in take(hold, *given):
+            taken.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(ColumnarHold, "take", counted)
+    random = Random(seed)
+    facts = [fact for log in range(LOGS) for fact in plain_log(random, f"n{log}", has_clients=log % 2 == 1)]
+    single = SingleProcess(retention=RETENTION).run(facts)
+    found, slow = (
+        folded(tmp_path / str(on), facts, Random(seed), assume_receipts=True, is_columnar=on)["deliveries"]
+        for on in (True, False)
+    )
+    assert Counter(deliveries_in(found)) == Counter(deliveries_in(slow)) == Counter(single.deliveries)
+    assert found.num_rows > sum(taken) > found.num_rows // 2
 
 
 @pytest.mark.parametrize("seed", range(2))

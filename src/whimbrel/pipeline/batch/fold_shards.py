@@ -17,8 +17,9 @@ import pyarrow as pa
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.pipeline.batch.event_files import NODE, SUMS, Entry, EventFile, EventWriter
 from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
-from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, read_shards
+from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, read_plain_sessions, read_shards
 from whimbrel.pipeline.batch.progress import Progress
+from whimbrel.pipeline.columnar.columnar_hold import ColumnarHold
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.folds import EVENT
 from whimbrel.pipeline.fold.garbage import pause_collection
@@ -47,17 +48,23 @@ class ShardTask(NamedTuple):
     """Event files of the node's slices, in the order of the log."""
     known: NodeSubscriptions | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the shard has plain sessions only."""
+        return self.known is not None and self.shard >= self.known.of - self.known.plain
+
 
 def fold_shard(job: BatchJob, task: ShardTask) -> Iterator[WorkerOutput]:
     """Fold a shard; yield the data files that were written, and the event file with sums for windows."""
-    state = _state(job, task)
     sums: dict[str, Any] = {}
-    folded = _fold_reports(task, state, sums) if task.shard == NODE else _fold_sessions(job, task, state, sums)
+    if task.shard == NODE:
+        folded = _fold_reports(task, _state(job, task), sums)
+    else:
+        folded = _add_tallies(job, _fold_plain(job, task) if task.is_plain else _fold_sessions(job, task), sums)
     files, progress = job.files(task.span.node), Progress(job, f"{task.span.node}-{task.shard}")
     for last, rows in pause_collection(folded):
         for table, batches in rows.items():
             yield from files.add(table, job.rows_within(table, batches))
-        state.discard_changes()
         progress.note(last - task.span.first + 1)
     yield from files.end()
     if sums:
@@ -70,18 +77,35 @@ _Rows = Iterator[tuple[int, dict[str, Any]]]
 """Last seq, and batches per table, of each piece."""
 
 
-def _fold_sessions(job: BatchJob, task: ShardTask, state: NodeShare, sums: dict[str, Any]) -> _Rows:
-    """Fold the sessions of a shard; set the sums of latencies at the end."""
-    has_policies = task.known is not None and task.known.has_policies
+def _add_tallies(job: BatchJob, folded: _Rows, sums: dict[str, Any]) -> _Rows:
+    """Yield what was *folded*; set the sums of latencies at the end."""
     window_us = job.plan.window_us if "latency" in job.tables else None
     tallies = [TALLY.empty_table()]
-    for matched, _ in _pieces(task):
-        deliveries, _ = fold_sessions(matched, state, has_policies=has_policies)
-        tallies.append(tally_of(deliveries, window_us=window_us))
+    for last, rows in folded:
+        tallies.append(tally_of(rows["deliveries"], window_us=window_us))
         if len(tallies) >= _TALLIES_AT_ONCE:
             tallies = [sum_tallies(tallies)]
-        yield matched.last, {"deliveries": deliveries}
+        yield last, rows
     sums["tallies"] = sum_tallies(tallies)
+
+
+def _fold_sessions(job: BatchJob, task: ShardTask) -> _Rows:
+    """Fold the sessions of a shard by the rules of the hold."""
+    state, has_policies = _state(job, task), task.known is not None and task.known.has_policies
+    for matched, _ in _pieces(task):
+        deliveries, _ = fold_sessions(matched, state, has_policies=has_policies)
+        state.discard_changes()
+        yield matched.last, {"deliveries": deliveries}
+
+
+def _fold_plain(job: BatchJob, task: ShardTask) -> _Rows:
+    """Fold the plain sessions of a shard in columns."""
+    assert task.known is not None
+    hold = ColumnarHold(task.span.node, read_plain_sessions(task.known, task.shard), retention=job.plan.retention)
+    for matched, _ in _pieces(task):
+        published = pa.Table.from_batches(matched.published, EVENT)
+        for batch in hold.take(matched.tables, published, matched.ends_at, matched.last):
+            yield matched.last, {"deliveries": [batch]}
 
 
 def _fold_reports(task: ShardTask, state: NodeShare, sums: dict[str, Any]) -> _Rows:
@@ -91,6 +115,7 @@ def _fold_reports(task: ShardTask, state: NodeShare, sums: dict[str, Any]) -> _R
         reported = fold_reports(matched, state, is_last=is_last)
         for pair, each in reported.meetings.items():
             met[pair] = met.get(pair, Meeting()).plus(each)
+        state.discard_changes()
         yield matched.last, {"link_quality": reported.link_quality, "contacts": reported.contacts}
     if state.contacts is not None:
         yield task.span.last, {"contacts": state.contacts.under_way().to_batches()}

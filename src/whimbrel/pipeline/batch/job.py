@@ -62,6 +62,8 @@ class BatchJob:
     """Time that dead letters get, in microseconds."""
     interval: Interval | None = None
     """Interval of the rows to write, for tables whose rows have times; None: all rows."""
+    is_columnar: bool = True
+    """Whether the columnar hold computes the deliveries of plain sessions; the rows are the same without it."""
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES

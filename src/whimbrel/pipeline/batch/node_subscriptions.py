@@ -20,6 +20,7 @@ from whimbrel.model.facts import PresenceChange
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.batch.event_files import NODE, EventFile, EventWriter
 from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
+from whimbrel.pipeline.columnar.plain_sessions import SUBSCRIBED, PlainSessions, find_plain_sessions
 from whimbrel.pipeline.files.part_rows import has_value
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.shards import LogPolicies, Shards, find_links
@@ -30,9 +31,17 @@ from whimbrel.pipeline.tables.matches import pack
 from whimbrel.pipeline.tables.popularity import INTERVAL
 from whimbrel.pipeline.unit.made import WorkerOutput
 
-__all__ = ["NodeSubscriptions", "pack_node", "read_shards"]
+__all__ = ["NodeSubscriptions", "pack_node", "read_plain_sessions", "read_shards"]
 
-_LINKS = ("device", "session")
+_COLUMNS: dict[str, tuple[str, ...] | None] = {
+    "interests": (*CHANGED, "policy"),
+    "sessions": None,
+    "policies": ("text",),
+    "presence": ("device", "session"),
+    "receipts": ("seq",),
+    "decisions": ("seq",),
+}
+"""Columns to read of each small table; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,8 @@ class NodeSubscriptions:
     """File of the matcher; None if nothing is matched."""
     of: int = 1
     """Number of shards."""
+    plain: int = 0
+    """Number of the shards, the last ones, that have plain sessions."""
     seen: Seen = Seen.NOTHING
     """Content of publications that policies may read."""
 
@@ -55,14 +66,14 @@ class NodeSubscriptions:
 
     def told(self, node: str) -> WorkerOutput:
         """Return this as a row for the driver."""
-        values = (self.path, self.matcher, self.of, self.seen.value)
+        values = (self.path, self.matcher, self.of, self.plain, self.seen.value)
         return WorkerOutput("subscriptions", node, None, 0, cbor2.dumps(values))
 
     @classmethod
     def of_told(cls, told: bytes) -> NodeSubscriptions:
         """Return what ``told`` has encoded."""
-        path, matcher, of, seen = cbor2.loads(told)
-        return cls(path=path, matcher=matcher, of=of, seen=Seen(seen))
+        path, matcher, of, plain, seen = cbor2.loads(told)
+        return cls(path=path, matcher=matcher, of=of, plain=plain, seen=Seen(seen))
 
 
 def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int] | None) -> Iterator[WorkerOutput]:
@@ -71,11 +82,12 @@ def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int
     *of* is the number of shards. *matches* are the first and last seq that will be matched, or None if none will be.
     """
     begun = job.start_state(span)
-    wanted = ["interests", "sessions", *(["policies"] if job.folds else []), *(["presence"] if of > 1 else [])]
-    found = _read(
-        job, span, {"interests": CHANGED, "sessions": None, "policies": ("text",), "presence": _LINKS}, wanted
-    )
-    changed, deleted = found["interests"], found["sessions"].select(list(DELETED))
+    may_be_plain = job.folds and job.is_columnar and job.plan.assume_receipts and begun is None
+    wanted = ["interests", "sessions", *(["policies"] if job.folds else [])]
+    wanted += ["presence"] if of > 1 or may_be_plain else []
+    wanted += ["receipts", "decisions"] if may_be_plain else []  # a log whose receipts are assumed has none
+    found = _read(job, span, _COLUMNS, wanted)
+    changed, deleted = found["interests"].select(list(CHANGED)), found["sessions"].select(list(DELETED))
     if begun is not None:
         changed = pa.concat_tables([begun.interest_rows().select(list(CHANGED)).cast(changed.schema), changed])
     matcher = None
@@ -91,17 +103,24 @@ def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int
         if seen is not Seen.NOTHING and job.plan.assume_receipts:
             seen = Seen.BODIES
     tables: dict[str, Any] = {}
-    if of > 1:
+    shards = Shards(1)
+    if of > 1 or may_be_plain:
         devices, shares = find_links([found["presence"]], [found["sessions"]], [changed])
         if begun is not None:
             devices.update(begun.members())
-        shards = Shards.compute(devices, shares, of=of)
+        plain = PlainSessions()
+        if may_be_plain and seen is Seen.NOTHING and not found["receipts"].num_rows + found["decisions"].num_rows:
+            plain = find_plain_sessions(found["interests"].select(list(SUBSCRIBED)), devices)
+        shards = Shards.compute(devices, shares, of=of, plain=plain.identities.keys())
         tables = {"sessions": _as_table(shards.sessions), "devices": _as_table(shards.devices)}
+        tables["plain"] = plain.as_table()
     if job.counts:
         tables["intervals"] = validity_intervals(changed, deleted).select(INTERVAL.names)
     with EventWriter(Path(job.scratch)) as events:
         events.add(NODE, tables)
-    yield NodeSubscriptions(path=str(events.path), matcher=matcher, of=of, seen=seen).told(span.node)
+    yield NodeSubscriptions(path=str(events.path), matcher=matcher, of=shards.of, plain=shards.plain, seen=seen).told(
+        span.node
+    )
 
 
 def read_shards(known: NodeSubscriptions) -> Shards:
@@ -113,7 +132,15 @@ def read_shards(known: NodeSubscriptions) -> Shards:
         {key: shard for rows in file.tables(NODE, name) for key, shard in zip(*map(_listed, rows.columns), strict=True)}
         for name in ("sessions", "devices")
     )
-    return Shards(known.of, sessions, devices)
+    return Shards(known.of, sessions, devices, known.plain)
+
+
+def read_plain_sessions(known: NodeSubscriptions, shard: int) -> PlainSessions:
+    """Return the plain sessions of a shard, as the first stage found them."""
+    shards, file = read_shards(known), EventFile(Path(known.path))
+    own = {session for session, number in shards.sessions.items() if number == shard}
+    devices = [device for device, number in shards.devices.items() if number == shard]
+    return PlainSessions.of_tables(file.tables(NODE, "plain"), own, devices)
 
 
 def _listed(column: Any) -> list[Any]:

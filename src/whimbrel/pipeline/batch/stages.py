@@ -86,7 +86,7 @@ def make_files(
     folds = [
         ShardTask(span, shard, tuple(events[span.node]), known.get(span.node))
         for span in sorted(spans, key=lambda span: span.first - span.last)  # the largest first
-        for shard in (*([NODE] if job.folds_reports else []), *(range(of[span.node]) if job.folds else []))
+        for shard in (*([NODE] if job.folds_reports else []), *(range(known[span.node].of) if job.folds else []))
     ]
     numbers = sum(task.span.last - task.span.first + 1 for task in folds)
     sums = [made.told.decode() for made in stages.run("deliveries", fold_shard, folds, numbers=numbers)]

@@ -26,6 +26,10 @@ Arrow = Any
 SUBSCRIBED = ("session", "subject_filter", "name", "qos", "policy")
 """Columns of ``interests`` that decide whether a session is plain."""
 
+_TABLE = pa.schema(
+    [("session", pa.string()), ("has_any", pa.bool_()), ("subject_filter", pa.string()), ("name", pa.string())]
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PlainSessions:
@@ -35,8 +39,27 @@ class PlainSessions:
     """Identities (subject filter, name) that each session has at some time in the log."""
     devices: Collection[str] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.identities)
+    def as_table(self) -> Arrow:
+        """Return the sessions with their identities as a table; a session without a subscription has none of these."""
+        rows = [
+            (session, has_any, subject_filter, name)
+            for session, own in self.identities.items()
+            for has_any, subject_filter, name in [(True, *each) for each in own] or [(False, None, "")]
+        ]
+        columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(_TABLE)
+        return pa.table([pa.array(column, f.type) for column, f in zip(columns, _TABLE, strict=True)], schema=_TABLE)
+
+    @classmethod
+    def of_tables(cls, tables: Iterable[Arrow], sessions: Collection[str], devices: Collection[str]) -> PlainSessions:
+        """Return some *sessions* of *tables* made by ``as_table``, whose devices are *devices*."""
+        found: dict[str, set[Identity]] = {}
+        for table in tables:
+            for session, has_any, subject_filter, name in zip(*(c.to_pylist() for c in table.columns), strict=True):
+                if session in sessions:
+                    own = found.setdefault(session, set())
+                    if has_any:
+                        own.add((subject_filter, name))
+        return cls(found, devices)
 
 
 def find_plain_sessions(interests: Arrow, joined: Iterable[tuple[str, str]]) -> PlainSessions:

@@ -2,13 +2,13 @@
 
 Sessions that have a device or a share in common are in the same shard (``components``). A task that matches a piece of
 the node's log divides its rows here, so each fold task reads its own rows only. The first shard also takes devices
-without a session.
+without a session. The last shards have only plain sessions, which the columnar hold folds (``pipeline.columnar``).
 Rule: all shards of a node together make the same rows as one fold of the node (``test_pipeline_shards``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -43,13 +43,22 @@ class Shards:
     """Shard per session that has a device or a share in common with others; any other has one by its name."""
     devices: Mapping[str, int] = field(default_factory=dict)
     """Shard per device; a device that is not here has no session, and is in the first shard."""
+    plain: int = 0
+    """Number of the shards, the last ones, that have plain sessions."""
 
     @classmethod
-    def compute(cls, devices: set[tuple[str, str]], shares: set[tuple[str, str]], *, of: int) -> Shards:
-        """Return the shards of sessions, from pairs (device, session) and (share, session)."""
+    def compute(
+        cls, devices: set[tuple[str, str]], shares: set[tuple[str, str]], *, of: int, plain: Collection[str] = ()
+    ) -> Shards:
+        """Return the shards of sessions, from pairs (device, session) and (share, session).
+
+        There are *of* shards of the *plain* sessions, if there are any, and as many of other sessions.
+        """
         found = Components(sorted(devices), sorted(shares), groups=of)
         sessions = {session: found.group(session) for _, session in (*devices, *shares)}
-        return cls(of, sessions, {device: sessions[session] for device, session in devices})
+        sessions |= {session: of + found.group(session) for session in plain}
+        own = {device: sessions[session] for device, session in devices}
+        return cls(2 * of, sessions, own, of) if plain else cls(of, sessions, own)
 
     def own_rows(self, begun: StartState, shard: int) -> dict[Key, bytes]:
         """Return the rows of a *shard* in a start state (a checkpoint of a cut log)."""
@@ -61,7 +70,7 @@ class Shards:
 
     def _of_session(self, session: str) -> int:
         found = self.sessions.get(session)
-        return crc32(session.encode()) % self.of if found is None else found
+        return crc32(session.encode()) % max(1, self.of - self.plain) if found is None else found
 
     def of_sessions(self, column: Arrow) -> Any:  # a numpy array
         """Return the shard of each session in a column of names."""
