@@ -12,9 +12,8 @@
 | ``stream`` | streams: tables that follow a growing log |
 | ``doctor`` | checks of machine, session, logs and streams, with advice |
 
-Rule: rows that depend on the order of facts are computed by the unit, with the same code for batch and stream. A table
-that does not depend on the order is a file of ``tables``, with a transform ``DataFrame -> DataFrame`` that contains no
-session and no path.
+Rule: batch and stream make each row with the same code: rows that depend on the order of facts in the unit, tables of
+windows from sums that the unit makes. A file of ``tables`` contains no session and no path.
 Rule: ``spark_session`` creates the only SparkSession of this package; ``source`` works in any session.
 """
 
