@@ -55,7 +55,7 @@ class Matching:
         job = BatchJob(log=str(log), out="", folder="", scratch=str(folder), tables=("matches",), plan=Plan(), now=0)
         last = snapshot(log).last[node]
         (made,) = pack_node(job, NodeSpan(node, 0, last), of=1, matches=(0, last))
-        self._file, self._node, self._shape = str(NodeSubscriptions.of_told(made.told).matcher), node, shape
+        self._file, self._node, self._shape = str(NodeSubscriptions.from_told(made.told).matcher), node, shape
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Match each batch, and yield the rows of the matches."""

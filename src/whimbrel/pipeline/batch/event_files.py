@@ -20,7 +20,7 @@ import pyarrow as pa
 __all__ = ["NODE", "SUMS", "Entry", "EventFile", "EventWriter"]
 
 NODE, SUMS = -1, -2
-"""Shard numbers of entries that are no shard's: the reports of a whole node, and sums for windows."""
+"""Shard numbers of entries for all shards: the reports of a whole node, and sums for windows."""
 _LENGTH = 8
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 

@@ -2,7 +2,7 @@
 
 A task reads the event files of all slices of the node in the order of the log, and only the entries of its shard. The
 reports of a node are folded by a task of their own, beside those of the sessions: quality of links, and contacts.
-Rule: no task reads the log again; what a slice's events need of earlier facts is in the node's state.
+Rule: no task reads the log; the node's state has everything that events need from earlier facts.
 """
 
 from __future__ import annotations

@@ -128,14 +128,14 @@ def match_slice(job: BatchJob, task: Slice) -> Iterator[WorkerOutput]:
     counts: list[Any] = []
     censuses: list[Any] = []
 
-    def matched() -> Iterator[MatchedPiece]:
+    def pieces() -> Iterator[MatchedPiece]:
         for piece in reader.pieces(task.first, task.last, now=job.now, missing=span.missing):
             if "replicas" in job.tables:
                 censuses.append(census_rows(piece.table("publications")))
             yield match_piece(piece, found, None, seen=seen, window_us=window_us)
 
     with EventWriter(Path(job.scratch)) as events:
-        for piece in pause_collection(matched()):
+        for piece in pause_collection(pieces()):
             yield from files.add("matches", job.rows_within("matches", piece.matches))
             yield from files.add("dead_letters", piece.dead)
             if job.folds and found is not None and shards is not None:

@@ -46,7 +46,7 @@ _COLUMNS: dict[str, tuple[str, ...] | None] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSubscriptions:
-    """What the first stage found in a node's log; the files are in the run's scratch folder."""
+    """Result of the first stage for a node; the files are in the run's scratch folder."""
 
     path: str
     """Event file with the shards of sessions and devices, and the times in force of subscriptions."""
@@ -64,14 +64,14 @@ class NodeSubscriptions:
         """Whether the log has any policy."""
         return self.seen is not Seen.NOTHING
 
-    def told(self, node: str) -> WorkerOutput:
+    def output(self, node: str) -> WorkerOutput:
         """Return this as a row for the driver."""
         values = (self.path, self.matcher, self.of, self.plain, self.seen.value)
         return WorkerOutput("subscriptions", node, None, 0, cbor2.dumps(values))
 
     @classmethod
-    def of_told(cls, told: bytes) -> NodeSubscriptions:
-        """Return what ``told`` has encoded."""
+    def from_told(cls, told: bytes) -> NodeSubscriptions:
+        """Decode the content of an ``output``."""
         path, matcher, of, plain, seen = cbor2.loads(told)
         return cls(path=path, matcher=matcher, of=of, plain=plain, seen=Seen(seen))
 
@@ -118,7 +118,7 @@ def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int
         tables["intervals"] = validity_intervals(changed, deleted).select(INTERVAL.names)
     with EventWriter(Path(job.scratch)) as events:
         events.add(NODE, tables)
-    yield NodeSubscriptions(path=str(events.path), matcher=matcher, of=shards.of, plain=shards.plain, seen=seen).told(
+    yield NodeSubscriptions(path=str(events.path), matcher=matcher, of=shards.of, plain=shards.plain, seen=seen).output(
         span.node
     )
 
@@ -129,7 +129,7 @@ def read_shards(known: NodeSubscriptions) -> Shards:
         return Shards(1)
     file = EventFile(Path(known.path))
     sessions, devices = (
-        {key: shard for rows in file.tables(NODE, name) for key, shard in zip(*map(_listed, rows.columns), strict=True)}
+        {key: shard for rows in file.tables(NODE, name) for key, shard in _pairs(rows)}
         for name in ("sessions", "devices")
     )
     return Shards(known.of, sessions, devices, known.plain)
@@ -143,9 +143,8 @@ def read_plain_sessions(known: NodeSubscriptions, shard: int) -> PlainSessions:
     return PlainSessions.of_tables(file.tables(NODE, "plain"), own, devices)
 
 
-def _listed(column: Any) -> list[Any]:
-    found: list[Any] = column.to_pylist()
-    return found
+def _pairs(rows: Any) -> Iterator[tuple[str, int]]:
+    return zip(*(column.to_pylist() for column in rows.columns), strict=True)
 
 
 def _as_table(shards: Any) -> Any:  # a Mapping, a pyarrow.Table

@@ -76,9 +76,9 @@ def make_files(
     slices = cut(job, spans, tasks.cores)
     known = {}
     if job.folds or job.counts or any(each.matches for each in slices):
-        packs = [(span, of[span.node], _matched(slices, span)) for span in spans]
+        packs = [(span, of[span.node], _range_to_match(slices, span)) for span in spans]
         for made in stages.run("subscriptions", _pack, packs):
-            known[made.node] = NodeSubscriptions.of_told(made.told)
+            known[made.node] = NodeSubscriptions.from_told(made.told)
     slices = [each._replace(known=known.get(each.span.node)) for each in slices]
     events: dict[str, list[str]] = {span.node: [] for span in spans}
     for made in stages.run("matches", match_slice, slices, numbers=sum(each.last - each.first + 1 for each in slices)):
@@ -97,7 +97,7 @@ def make_files(
     return stages.made
 
 
-def _matched(slices: Sequence[Slice], span: NodeSpan) -> tuple[int, int] | None:
+def _range_to_match(slices: Sequence[Slice], span: NodeSpan) -> tuple[int, int] | None:
     """Return the first and last seq of the node's publications that will be matched, or None."""
     own = [each for each in slices if each.span.node == span.node and each.matches]
     return (own[0].first, own[-1].last) if own else None
@@ -122,7 +122,7 @@ class _Stages:
     def run(
         self, name: str, work: Callable[[BatchJob, Any], Iterator[WorkerOutput]], tasks: Sequence[Any], numbers: int = 0
     ) -> list[WorkerOutput]:
-        """Run the stage *name*, whose tasks process so many seqs; return its output, except data files."""
+        """Run the stage *name*, whose tasks process *numbers* seqs; return its output without data files."""
         if not tasks:
             return []
         self._doing(name)

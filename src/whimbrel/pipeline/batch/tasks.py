@@ -33,7 +33,7 @@ _TASKS_A_CORE = 16
 
 
 class Tasks(Protocol):
-    """What runs tasks; ``cores`` of them at once."""
+    """A runner of tasks, ``cores`` of them at once."""
 
     @property
     def cores(self) -> int:

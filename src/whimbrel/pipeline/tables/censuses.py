@@ -46,7 +46,7 @@ def census_of_span(reader: SpanReader, first: int, last: int, *, missing: Sequen
 
 
 def census_rows(publications: Any) -> Any:  # pyarrow.Tables
-    """Return those *publications* that are under the census's subject, with the columns of ``last_census``."""
+    """Return the *publications* under the census's subject, with the columns for ``last_census``."""
     rows = publications.select(list(_COLUMNS))
     return rows.filter(pc.equal(rows.column("subject"), CENSUS_SUBJECT))
 
