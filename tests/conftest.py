@@ -49,7 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_leader:
         code = "from whimbrel.sim.worlds import make_ready; make_ready()"
         with subprocess.Popen([sys.executable, "-c", code]) as of_the_simulator:
-            subprocess.run([sys.executable, "-m", "whimbrel.match.first_use"], check=True)
+            for module in ("whimbrel.match.first_use", "whimbrel.pipeline.columnar.first_use"):
+                subprocess.run([sys.executable, "-m", module], check=True)
         assert of_the_simulator.returncode == 0
 
 

@@ -194,7 +194,7 @@ BROKER = [
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
 PIPELINE = [
-    *("files", "subscriptions", "fold", "spark", "tables", "plans", "unit", "batch", "accounts"),
+    *("files", "subscriptions", "fold", "columnar", "spark", "tables", "plans", "unit", "batch", "accounts"),
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [

@@ -5,7 +5,8 @@
 | ``files`` | reading and validating the log; writing Delta tables |
 | ``subscriptions`` | when each subscription was in force; the packed matchers |
 | ``fold`` | replaying events in order to compute a node's state (a fold); contacts |
-| ``spark`` | the Spark session, the log as a DataFrame, progress bars |
+| ``columnar`` | the same for plain sessions, over flat tables: a fast twin of the hold, for batch runs |
+| ``spark`` | the Spark session, progress bars |
 | ``tables`` | one file per output table |
 | ``unit`` | the unit of work: turn a span (range of seqs) of one node's log into rows of tables |
 | ``batch`` | batch runs: tables of a whole log |

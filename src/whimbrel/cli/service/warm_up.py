@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 
 import typer
 
@@ -12,7 +13,7 @@ __all__ = ["warm_up"]
 
 
 def warm_up() -> None:
-    """Compile the matcher and archive Spark's classes for this user, unless this is done already.
+    """Compile the matcher and the pipeline's kernels, and archive Spark's classes, unless this is done already.
 
     Without a compiled matcher, a broker matches more slowly for its first minute. Spark's Java starts faster with an
     archive of its classes (200 MB), which is made if PySpark and Java are installed. Container images do this when they
@@ -29,7 +30,19 @@ def warm_up() -> None:
     where = kernels_folder() or "numba's own cache"
     took = "it was there already" if is_done else f"{time.monotonic() - begun:.0f} s"
     typer.echo(f"the matcher is compiled ({took}): {where}")
+    _compile_hold()
     _archive_classes()
+
+
+def _compile_hold() -> None:
+    if find_spec("pyarrow") is None:  # without it there is no pipeline
+        return
+    from whimbrel.pipeline.columnar.first_use import is_compiled, make_ready
+
+    begun, is_done = time.monotonic(), is_compiled()
+    make_ready(typer.echo)
+    took = "it was there already" if is_done else f"{time.monotonic() - begun:.0f} s"
+    typer.echo(f"the pipeline's columnar hold is compiled ({took})")
 
 
 def _archive_classes() -> None:

@@ -78,7 +78,7 @@ _Rows = Iterator[tuple[int, dict[str, Any]]]
 
 
 def _add_tallies(job: BatchJob, folded: _Rows, sums: dict[str, Any]) -> _Rows:
-    """Yield what was *folded*; set the sums of latencies at the end."""
+    """Pass on the output of a fold, and set the sums of its latencies at the end."""
     window_us = job.plan.window_us if "latency" in job.tables else None
     tallies = [TALLY.empty_table()]
     for last, rows in folded:

@@ -24,6 +24,7 @@ from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, pack_n
 from whimbrel.pipeline.batch.progress import watch_progress
 from whimbrel.pipeline.batch.tasks import Tasks
 from whimbrel.pipeline.batch.window_tables import make_windows
+from whimbrel.pipeline.columnar.first_use import make_ready
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["Made", "divide", "make_files"]
@@ -79,6 +80,8 @@ def make_files(
         packs = [(span, of[span.node], _range_to_match(slices, span)) for span in spans]
         for made in stages.run("subscriptions", _pack, packs):
             known[made.node] = NodeSubscriptions.from_told(made.told)
+    if tasks.are_here and any(each.plain for each in known.values()):
+        make_ready(doing)
     slices = [each._replace(known=known.get(each.span.node)) for each in slices]
     events: dict[str, list[str]] = {span.node: [] for span in spans}
     for made in stages.run("matches", match_slice, slices, numbers=sum(each.last - each.first + 1 for each in slices)):

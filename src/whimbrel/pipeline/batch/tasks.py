@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from whimbrel.pipeline.spark.spark_session import parallelism
+from whimbrel.pipeline.spark.spark_session import parallelism, runs_here
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["Here", "OnSpark", "Tasks"]
@@ -39,6 +39,10 @@ class Tasks(Protocol):
     def cores(self) -> int:
         """How many tasks run at once."""
 
+    @property
+    def are_here(self) -> bool:
+        """Whether all tasks run on this machine, so that they find kernels that this process compiles."""
+
     def run(self, work: Callable[[T], Iterator[WorkerOutput]], tasks: Sequence[T]) -> list[WorkerOutput]:
         """Apply *work* to each of *tasks*; return all output, in the order of the tasks."""
 
@@ -47,6 +51,7 @@ class Here:
     """Runs tasks in this process, one after the other."""
 
     cores = 1
+    are_here = True
 
     def run(self, work: Callable[[T], Iterator[WorkerOutput]], tasks: Sequence[T]) -> list[WorkerOutput]:
         """Apply *work* to each of *tasks*; return all output, in the order of the tasks."""
@@ -59,6 +64,7 @@ class OnSpark:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.cores = parallelism(spark)
+        self.are_here = runs_here(spark)
 
     def run(self, work: Callable[[T], Iterator[WorkerOutput]], tasks: Sequence[T]) -> list[WorkerOutput]:
         """Apply *work* to each of *tasks*; return all output, in the order of the tasks."""

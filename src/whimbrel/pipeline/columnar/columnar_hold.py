@@ -289,7 +289,7 @@ class ColumnarHold:
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def _free(self, count: int) -> None:
-        """Have at least *count* free rows; new ones come first in the list, in ascending order."""
+        """Grow the table until at least *count* rows are free; new rows come first in the list of free rows."""
         before, free = self._state.rows, int(self._state.rows[0, FREE_COUNT])
         if free < count:
             rows = _with_room(before, before.shape[0] + count - free)

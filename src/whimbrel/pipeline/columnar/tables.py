@@ -1,18 +1,18 @@
 """Tables of the columnar hold: the columns of its state, of its events and of its output.
 
 All are two-dimensional arrays of 64-bit integers; a constant here is the number of a column. The state is one table,
-``State.rows``, whose rows are of different kinds: the prefix of a column's name says of which. A row refers to another
+``State.rows``, with rows of different kinds, which the prefixes of the columns name. A row refers to another
 one by its number, or to none by ``NONE``. Row 0 has counters. Free rows form a list: column 0 has the next one.
 
 | prefix | a row is |
 |---|---|
-| ``S_``, ``D_`` | a session, a device |
-| ``M_`` | a membership: a session, and a device that ever joined it |
-| ``V_`` | a visit: an interval in which a device was present in a session |
-| ``I_`` | a subscription that a session ever had, with the queue of what is held for it |
-| ``C_`` | a copy: a stored notification; ``State.listed`` has the sessions that it matched |
-| ``P_`` | a pending notification: one in the queue of a session, which is in the order of seqs |
-| ``H_`` | an entry: a pending notification is held for a subscription |
+| S_, D_ | a session, a device |
+| M_ | a membership: a session, and a device that ever joined it |
+| V_ | a visit: an interval in which a device was present in a session |
+| I_ | a subscription that a session ever had, with the queue of what is held for it |
+| C_ | a copy: a stored notification; ``State.listed`` has the sessions that it matched |
+| P_ | a pending notification: one in the queue of a session, which is in the order of seqs |
+| H_ | an entry: a pending notification is held for a subscription |
 
 ``State.heap`` has the times at which entries lapse, as a binary heap with the earliest first.
 """

@@ -43,6 +43,7 @@ __all__ = [
     "is_local",
     "local_session",
     "parallelism",
+    "runs_here",
     "send_file",
     "session_settings",
     "ship_package",
@@ -168,7 +169,7 @@ def _connect(url: str, *, partitions: int | None) -> SparkSession:
 
 def ship_package(spark: SparkSession) -> None:
     """Send this package to the workers of a cluster; local workers import it from the same place as we do."""
-    if _is_here(spark):
+    if runs_here(spark):
         return
     root = Path(whimbrel.__file__).parent
     archive = Path(tempfile.mkdtemp(prefix="whimbrel-")) / "whimbrel.zip"
@@ -184,7 +185,7 @@ def ship_package(spark: SparkSession) -> None:
 
 def send_file(spark: SparkSession, path: Path) -> str:
     """Make a file available to the workers; return its path on this machine, or its ``SparkFiles`` name elsewhere."""
-    if _is_here(spark):
+    if runs_here(spark):
         return str(path)
     if is_connect(spark):
         spark.addArtifact(str(path), file=True)
@@ -221,7 +222,8 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _is_here(spark: SparkSession) -> bool:
+def runs_here(spark: SparkSession) -> bool:
+    """Return whether the workers of a session run on this machine, as processes of this user."""
     return not is_connect(spark) and is_local(spark.sparkContext.master or "local")
 
 
