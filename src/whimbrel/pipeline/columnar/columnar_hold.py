@@ -80,6 +80,8 @@ Arrow = Any
 
 _ROWS_AT_ONCE = 100_000
 """Output rows from which on they are converted to Arrow, which frees their memory."""
+_MATCHES_AT_ONCE = 200_000
+"""Matches for which the kernel has room in one call; one publication may have more."""
 _FEW = 1_024
 _MOVES = frozenset(
     each.value
@@ -132,12 +134,12 @@ class ColumnarHold:
         if end is not None:
             found.add(last + 1, end, TICK, 0)
         events = self._events(found, published)
-        self._make_room(events)
-        number = 0
-        while number < events.kind.size:
-            self._out, count, number = replay(self._state, events, number, self._out, _ROWS_AT_ONCE)
-            if count:
-                yield self._rows.batch(self._out[:count], self._state.rows, self._kept)
+        for begin, stop in self._runs(events):
+            number = begin
+            while number < stop:
+                self._out, count, number = replay(self._state, events, number, stop, self._out, _ROWS_AT_ONCE)
+                if count:
+                    yield self._rows.batch(self._out[:count], self._state.rows, self._kept)
         self._tidy()
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -299,10 +301,24 @@ class ColumnarHold:
             rows[0, FREE], rows[0, FREE_COUNT] = new[0], free + new.size
             self._state = self._state._replace(rows=rows)
 
-    def _make_room(self, events: Events) -> None:
-        """Grow the tables, so that the kernel has room for all rows that *events* may need."""
-        matches, joins = events.matches.size, int(np.count_nonzero(events.kind == JOIN))
-        self._free(events.notification.size + 2 * matches + joins)
+    def _runs(self, events: Events) -> Iterator[tuple[int, int]]:
+        """Divide *events* into runs with a bounded number of matches; before each, make room for what it may need."""
+        is_published = events.kind == PUBLISH
+        counts = np.zeros(events.kind.size, np.int64)
+        counts[is_published] = np.diff(events.starts)[events.row[is_published]]
+        before = np.concatenate([[0], np.cumsum(counts)])
+        first = 0
+        while first < events.kind.size:
+            last = max(first + 1, int(np.searchsorted(before, before[first] + _MATCHES_AT_ONCE, "right")) - 1)
+            kinds, matches = events.kind[first:last], int(before[last] - before[first])
+            publications, joins = (int(np.count_nonzero(kinds == kind)) for kind in (PUBLISH, JOIN))
+            self._make_room(publications + 2 * matches + joins, matches)
+            yield first, last
+            first = last
+
+    def _make_room(self, rows: int, matches: int) -> None:
+        """Grow the tables, so that the kernel has this number of free rows, and room for *matches* in the others."""
+        self._free(rows)
         state = self._state
         self._state = state._replace(
             listed=_with_room(state.listed, int(state.rows[0, MATCHED]) + matches),

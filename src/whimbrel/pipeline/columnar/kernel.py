@@ -178,8 +178,8 @@ def _delete(state: Any, out: Any, n: int, seq: int, session: int) -> Any:
 
 
 @njit(cache=True)
-def replay(state: Any, events: Any, first: int, out: Any, most: int) -> Any:
-    """Apply the events from number *first* on, until the output has *most* rows.
+def replay(state: Any, events: Any, first: int, last: int, out: Any, most: int) -> Any:
+    """Apply the events from number *first* up to, but not including, *last*, or until the output has *most* rows.
 
     Return the output, its number of rows, and the number of the next event. The output may be a larger array than
     *out*.
@@ -188,7 +188,7 @@ def replay(state: Any, events: Any, first: int, out: Any, most: int) -> Any:
     for row in range(events.starts.size - 1):
         longest = max(longest, events.starts[row + 1] - events.starts[row])
     chain, order = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    for number in range(first, events.kind.size):
+    for number in range(first, last):
         if n >= most:
             return out, n, number
         kind, seq, at, row = events.kind[number], events.seq[number], events.at[number], events.row[number]
@@ -212,7 +212,7 @@ def replay(state: Any, events: Any, first: int, out: Any, most: int) -> Any:
         elif kind == DELETE:
             out, n = _delete(state, out, n, seq, row)
         forget_obsolete(state)
-    return out, n, events.kind.size
+    return out, n, last
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
