@@ -26,6 +26,7 @@ from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.printer import print_filter
 from whimbrel.language.shapes import ShapeCache
 from whimbrel.language.tokens import OPERATORS, Kind, tokenize
+from whimbrel.match.index import shape_groups
 from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.index.plans import Harvest, harvest
 from whimbrel.model.attributes import Attributes
@@ -140,11 +141,17 @@ def test_an_index_of_repeated_shapes_agrees_with_the_plain_parser(texts: list[st
             packed.append((handle, text))
             delta.add(handle, text)
             wanted[handle] = compile_filter(parse_without_shapes(text))
-        index = ContentIndex.load(packed)
+        indexes = [delta]
+        for few in (1, sys.maxsize):  # by columns, and filter by filter
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(shape_groups, "FEW", few)
+                indexes.append(ContentIndex.load(packed))
+                if len(packed) < len(texts):
+                    with pytest.raises(FilterError):
+                        ContentIndex.load(enumerate(texts))
         for event in events:
             truth = sorted(handle for handle, verdict in wanted.items() if verdict(event) is True)
-            assert sorted(index.match(event)) == truth
-            assert sorted(delta.match(event)) == truth
+            assert all(sorted(index.match(event)) == truth for index in indexes)
 
 
 def test_the_cache_is_asked_at_all() -> None:

@@ -7,6 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whimbrel.language.printer import print_operand
+from whimbrel.match.subjects import subject_filter, subject_text
 from whimbrel.match.topics import TopicIndex, is_topic_filter, matches
 
 _NAMES = ["", "a", "b", "$", "$a"]
@@ -38,6 +40,12 @@ def _by_regex(topic_filter: str, topic: str) -> bool:
 def test_the_reference_agrees_with_a_regular_expression(topic_filter: str, topic: str) -> None:
     """The reference is right only if somebody who did not read it computes the same."""
     assert matches(topic_filter, topic) is _by_regex(topic_filter, topic)
+
+
+@given(topic_filter=topic_filters | st.text("a/+#%'\"\\{}", min_size=1).filter(is_topic_filter))
+def test_the_text_of_a_topic_filter_is_its_tree_printed(topic_filter: str) -> None:
+    """An index that is loaded from texts must mean the same as one to which subscriptions are added."""
+    assert subject_text(topic_filter) == " && ".join(map(print_operand, subject_filter(topic_filter)))
 
 
 @given(text=st.one_of(anything, st.text("a/+#\0", max_size=6)))

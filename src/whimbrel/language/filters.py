@@ -16,7 +16,7 @@ from whimbrel.language.shapes import ShapeCache, Template
 from whimbrel.model.attributes import Attributes, checked
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["Filter", "can_be_read", "filter_of", "parse", "parse_stored", "recognise"]
+__all__ = ["Filter", "can_be_read", "filter_of", "is_surely_readable", "parse", "parse_stored", "recognise"]
 
 _LEVELS = " (!~+-"
 """Characters of which every level of a tree prints at least one; a text with few of them cannot be too deep."""
@@ -41,9 +41,12 @@ def can_be_read(tree: Predicate, text: str) -> bool:
 
     The tree must be joined from parts that were checked before; nothing is parsed.
     """
-    if len(text) > MAX_TEXT:
-        return False
-    return sum(map(text.count, _LEVELS)) < MAX_HEIGHT or height(tree) <= MAX_HEIGHT
+    return is_surely_readable(text) or (len(text) <= MAX_TEXT and height(tree) <= MAX_HEIGHT)
+
+
+def is_surely_readable(text: str) -> bool:
+    """Return True only if a *text* joined from filters that were checked before is short and flat enough to parse."""
+    return len(text) <= MAX_TEXT and sum(map(text.count, _LEVELS)) < MAX_HEIGHT
 
 
 def _read(text: str, bounds: PatternBounds) -> Predicate:

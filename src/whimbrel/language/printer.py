@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from whimbrel.language.ast import (
     And,
@@ -30,7 +31,7 @@ from whimbrel.language.ast import (
 from whimbrel.language.precedence import AND, BINARY, COMPARE, NOT, OR, SUM, TERM, UNARY, XOR
 from whimbrel.model.attributes import Int64
 
-__all__ = ["print_filter", "print_name", "print_string"]
+__all__ = ["print_filter", "print_name", "print_operand", "print_string"]
 
 _LOGICAL: Mapping[type, tuple[str, int]] = {And: (" && ", AND), Or: (" || ", OR), Xor: (" ^^ ", XOR)}
 _NAME_START = re.compile(r"[A-Za-z_]")
@@ -41,6 +42,11 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-.:/$#@]*")
 def print_filter(node: Node) -> str:
     """Return the text of *node*."""
     return _print(node, 0)
+
+
+def print_operand(node: Node) -> str:
+    """Return the text of *node* as an operand of ``&&``, in parentheses if needed."""
+    return _print(node, AND + 1)
 
 
 def _print(node: Node, power: int) -> str:
@@ -118,6 +124,7 @@ def print_string(text: str) -> str:
     return quote + text.replace("\\", "\\\\").replace(quote, "\\" + quote) + quote
 
 
+@lru_cache(maxsize=4_096)
 def print_name(name: str) -> str:
     """Return *name* as text of the language, escaped where necessary."""
     if name in {"true", "false"}:

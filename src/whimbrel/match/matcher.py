@@ -26,7 +26,7 @@ from whimbrel.match.index.delta import run_to_end
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.keys import KeyTable, may_deliver
-from whimbrel.match.prepared import Indexed, ReadInterest, check_names, checked_content, join, prepare
+from whimbrel.match.prepared import ReadInterest, check_names, checked_content, join_text, prepare
 from whimbrel.match.subjects import is_exact, subject_attributes
 from whimbrel.match.topics import TopicIndex, matches
 from whimbrel.model.attributes import Attributes
@@ -124,18 +124,52 @@ class Matcher:
         for subscription, interest in interests:
             if subscription in self._handles:
                 raise InvalidValueError("subscription id", subscription, "one that was not used before")
-            text, subject, content = interest.filter_text, interest.subject_filter, None
-            if text is not None and (subject is not None or "\0" in text or interest.is_placed):
-                content = interest.content()
-                check_names(content)
+            text = interest.filter_text
+            if text is not None and interest.is_placed:
+                check_names(interest.content())
             handle = self._new_handle(subscription)
             if self._put(handle, interest):
-                if content is not None:
-                    indexed = join(subject, content)
-                    self._note(handle, subject, indexed)
-                    text = indexed.text
                 assert text is not None
-                yield handle, text
+                yield handle, self._join(handle, interest.subject_filter, text)
+
+    def _join(self, handle: int, subject: str | None, text: str) -> str:
+        """Return the text of a stored content filter for the index: joined with the topic filter, if there is one."""
+        if subject is None and "\0" not in text:
+            return text
+        joined, has_subject = join_text(subject, text)
+        self._note(handle, subject, has_subject=has_subject)
+        return joined
+
+    @classmethod
+    def of_columns(
+        cls,
+        subjects: Sequence[str | None],
+        texts: Sequence[str | None],
+        *,
+        keys: Iterable[KeyHashes],
+        accept_insecure: Iterable[bool],
+    ) -> Matcher:
+        """Return a matcher of subscriptions without places, given as columns; it only matches, and can be saved.
+
+        The handle of each subscription is its row. Raise the errors of ``load``.
+        """
+        matcher = cls()
+        matcher._ids = Texts.of_numbers(len(texts))
+        rows = zip(subjects, texts, keys, accept_insecure, strict=True)
+        matcher._content = ContentIndex.load(matcher._column_contents(rows))
+        return matcher
+
+    def _column_contents(
+        self, rows: Iterable[tuple[str | None, str | None, KeyHashes, bool]]
+    ) -> Iterable[tuple[int, str]]:
+        for handle, (subject, text, keys, accepts) in enumerate(rows):
+            if keys is not NO_KEYS or not accepts:
+                self._keys.put(handle, keys, accept_insecure=accepts)
+                self._interests[handle] = (keys, accepts)
+            if text is None:
+                self._put_subject(handle, subject)
+            else:
+                yield handle, self._join(handle, subject, text)
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +188,7 @@ class Matcher:
             if read is None:
                 assert content is not None
                 read = run_to_end(prepare(interest, content))
-            self._note(handle, interest.subject_filter, read.indexed)
+            self._note(handle, interest.subject_filter, has_subject=read.indexed.has_subject)
             self._content.add(handle, read.indexed.text, read.read)
         return handle
 
@@ -216,18 +250,23 @@ class Matcher:
         subject, text = interest.subject_filter, interest.filter_text
         if interest.is_placed and self._with_places().put(handle, interest):
             return False
-        if text is None and subject is None:
-            self._everything[handle] = None
-        elif text is None and subject is not None:
-            self._topics.add(subject, handle)
-            self._subjects[handle] = subject
+        if text is None:
+            self._put_subject(handle, subject)
         return text is not None
 
-    def _note(self, handle: int, subject: str | None, indexed: Indexed) -> None:
+    def _put_subject(self, handle: int, subject: str | None) -> None:
+        """Register a subscription without a content filter."""
+        if subject is None:
+            self._everything[handle] = None
+        else:
+            self._topics.add(subject, handle)
+            self._subjects[handle] = subject
+
+    def _note(self, handle: int, subject: str | None, *, has_subject: bool) -> None:
         """Record whether the content index checks a subscription's subject, and whether each match must check it."""
-        if indexed.has_subject:
+        if has_subject:
             self._with_subject.add(handle)
-        if subject is not None and not (indexed.has_subject and is_exact(subject)):
+        if subject is not None and not (has_subject and is_exact(subject)):
             self._looked_at_again[handle] = subject
 
     # -- matching ----------------------------------------------------------------------------------------------------
@@ -383,7 +422,8 @@ class Matcher:
     def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
         """Write the matcher to one file, atomically; the *extra* arrays are stored with it."""
         keys = [[handle, keys.texts(), accepts] for handle, (keys, accepts) in self._interests.items()]
-        ids = Texts.from_strings(each or "" for each in (self._ids[handle] for handle in range(len(self._ids))))
+        known = self._ids
+        ids = known if isinstance(known, Texts) else Texts.from_strings(each or "" for each in known)
         own = {
             "everything": np.fromiter(self._everything, np.int64),
             "with_subject": np.fromiter(self._with_subject, np.int64),

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from whimbrel.errors import FilterError
 from whimbrel.language.ast import Predicate
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import Filter, can_be_read
+from whimbrel.language.filters import Filter, can_be_read, is_surely_readable, recognise
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
 from whimbrel.match.index.delta import ReadFilter, anchors_of, reading, shared_anchor
 from whimbrel.match.interest import Interest
-from whimbrel.match.subjects import subject_filter, with_subject
+from whimbrel.match.subjects import subject_filter, subject_text, with_subject
 from whimbrel.match.topics import check_topic_filter
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "check_stored",
     "checked_content",
     "join",
+    "join_text",
     "prepare",
 ]
 
@@ -80,6 +81,22 @@ def join(subject: str | None, content: Filter) -> Indexed:
         if can_be_read(tree, text):
             return Indexed(text, tree, has_subject=True)
     return Indexed(content.text, content.tree, has_subject=False)
+
+
+def join_text(subject: str | None, text: str) -> tuple[str, bool]:
+    """Return the text of ``join`` for a stored content filter, and whether it has the topic filter.
+
+    Raise ``FilterError`` if *text* is not valid as a stored filter. A text of a known shape is not parsed: a filter in
+    parentheses is an operand, and the index checks its constants.
+    """
+    if subject is not None and "\0" not in text and recognise(text) is not None:
+        joined = f"{subject_text(check_topic_filter(subject))} && ({text})"
+        if is_surely_readable(joined):
+            return joined, True
+    content = Filter(text, is_stored=True)
+    check_names(content)
+    indexed = join(subject, content)
+    return indexed.text, indexed.has_subject
 
 
 def prepare(interest: Interest, content: Filter) -> Generator[None, None, ReadInterest]:

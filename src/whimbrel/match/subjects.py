@@ -21,10 +21,12 @@ from whimbrel.language.ast import (
     PatternFunction,
     Predicate,
 )
+from whimbrel.language.printer import print_operand, print_string
 from whimbrel.model.attributes import Attributes, FrozenAttributes, Scalar
 
-__all__ = ["is_exact", "subject_attributes", "subject_filter", "with_subject"]
+__all__ = ["is_exact", "subject_attributes", "subject_filter", "subject_text", "with_subject"]
 
+_WILDCARDS = ("+", "#")
 _MAX_LEVELS = 8
 """Levels that are indexed; a longer topic filter with wildcards is checked again by ``topics.matches``."""
 
@@ -66,6 +68,30 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
     if levels[0] in {"+", "#"}:
         parts.append(Not(Pattern(PatternFunction.BEGINS_WITH, _level(0), ("$",))))
     return tuple(parts)
+
+
+def subject_text(topic_filter: str) -> str:
+    """Return the conditions of ``subject_filter`` as text, joined by ``&&``.
+
+    Topic filters with wildcards at the same levels differ only in strings, so their text is printed once.
+    """
+    levels = topic_filter.split("/")
+    if not _has_wildcard(levels):
+        form, places = _text_form(("",))
+        return form % print_string(topic_filter)
+    form, places = _text_form(tuple([level if level in _WILDCARDS else "" for level in levels]))
+    return form % tuple([print_string(levels[place]) for place in places])
+
+
+@lru_cache(maxsize=4_096)
+def _text_form(levels: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return a format for the text of topic filters with wildcards at *levels*, and the levels that it needs."""
+    marks = [level or f"mark{place}" for place, level in enumerate(levels)]
+    text = " && ".join(map(print_operand, subject_filter("/".join(marks))))
+    places = tuple(place for place, mark in enumerate(marks) if f"'{mark}'" in text and mark not in _WILDCARDS)
+    for place in places:
+        text = text.replace(f"'{marks[place]}'", "%s")
+    return text, places
 
 
 def is_exact(topic_filter: str) -> bool:

@@ -46,7 +46,7 @@ def pack(found: Harvest, *, seed: int) -> PackedArrays:
     words = np.frombuffer(found.words, np.int64) if len(found.words) else np.zeros(0, np.int64)
     clause_start, leaves, direct = (_array(a) for a in (found.clause_start, found.clause_leaves, found.clause_direct))
     kinds, ids, drops, drops2 = _choose_anchors(found)
-    order = np.lexsort((ids, kinds)) if kinds.size else np.zeros(0, np.int64)
+    order = np.lexsort((_array(found.clause_handle), ids, kinds)) if kinds.size else np.zeros(0, np.int64)
     first = _lists(kinds[order], ids[order])
     code, places, left = _write_entries(
         words,

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TypeVar
 
 from whimbrel.language.ast import Literal, Pattern, Predicate, walk
 from whimbrel.language.filters import parse_stored, recognise
@@ -23,12 +24,24 @@ from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, name
 from whimbrel.match.index.leaves import Clause, Formula, Leaf, clauses
 from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 
-__all__ = ["Dictionary", "Harvest", "Option", "harvest"]
+__all__ = [
+    "NO_CONSTANT",
+    "NUMERIC_EQ",
+    "Dictionary",
+    "Harvest",
+    "Option",
+    "Plan",
+    "Step",
+    "harvest",
+    "plan_of",
+    "read_alone",
+]
 
+_T = TypeVar("_T")
 _EXACT = 1 << 53
 """Integers below this are exact as doubles, so that comparing doubles decides whether they are equal."""
-_NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
-_NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
+NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
+NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
 
 
 class Option:
@@ -37,13 +50,21 @@ class Option:
     EQUAL, PATTERN, PRESENT, PAIR = 0, 1, 2, 3
 
 
+class Numbering(dict[_T, int]):
+    """Numbers of things: reading a thing that has no number yet gives it the next."""
+
+    def __missing__(self, thing: _T) -> int:
+        found = self[thing] = len(self)
+        return found
+
+
 @dataclass(slots=True)
 class Dictionary:
     """Numbers that the packed index gives to the columns, strings, equalities and patterns of its filters."""
 
     columns: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
-    strings: dict[str, int] = field(default_factory=dict)
-    symbols: dict[tuple[int, int], int] = field(default_factory=dict)
+    strings: Numbering[str] = field(default_factory=Numbering[str])
+    symbols: Numbering[tuple[int, int]] = field(default_factory=Numbering[tuple[int, int]])
     """Keys: (column << 1 | whether the constant is a string, bits of the constant)."""
     patterns: dict[tuple[int, str, str, int], int] = field(default_factory=dict)
     """Keys: (column, function, pattern, longest string in bytes on which the pattern is run)."""
@@ -51,14 +72,6 @@ class Dictionary:
     def column(self, attribute: str, derivation: tuple[str, ...]) -> int:
         """Return the number of a column (an attribute with the functions applied to it), a new one if it has none."""
         return self.columns.setdefault((attribute, derivation), len(self.columns))
-
-    def string(self, text: str) -> int:
-        """Return the number of a string literal, a new one if it has none."""
-        return self.strings.setdefault(text, len(self.strings))
-
-    def symbol(self, tagged: int, bits: int) -> int:
-        """Return the number of an equality test, a new one if it has none; see ``symbols`` for *tagged* and *bits*."""
-        return self.symbols.setdefault((tagged, bits), len(self.symbols))
 
     def pattern(self, column: int, function: str, pattern: str, longest: int) -> int:
         """Return the number of a pattern for *column*, a new number if it has none.
@@ -85,40 +98,111 @@ class Harvest:
     option_id: array[int] = field(default_factory=lambda: array("q"))
     option_drops: array[int] = field(default_factory=lambda: array("i"))
     """The leaf (test of the clause) that the anchor already proves true, so that it need not be run; or -1."""
-    tokens: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
-    """Cache: number of a column, by the token of its name and the functions applied to it."""
-    numbers: dict[tuple[str, bool], tuple[int, int, bool]] = field(default_factory=dict)
-    """Cache by numeric token and sign: the constant, its bits as a double, and whether equal bits prove equality."""
+    names: dict[tuple[str, ...], NameTokens] = field(default_factory=dict)
+    """Cache: numbers of columns by the tokens of their names, per functions applied to the attribute."""
+    numbers: tuple[NumberTokens, NumberTokens] = field(
+        default_factory=lambda: (NumberTokens(negative=False), NumberTokens(negative=True))
+    )
+    """Cache: numeric constants by their tokens, without and with a minus sign."""
+    texts: TextTokens = field(default_factory=lambda: TextTokens())  # noqa: PLW0108  # defined below
+    """Cache: strings by their tokens."""
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """The current end of the arrays, for ``take_back``."""
+        return len(self.words), len(self.clause_start), len(self.option_clause)
+
+    def take_back(self, mark: tuple[int, int, int]) -> None:
+        """Undo all writes since *mark*."""
+        words, clauses_, options = mark
+        del self.words[words:]
+        for column in (
+            self.clause_start, self.clause_leaves, self.clause_direct, self.clause_handle, self.clause_flags
+        ):  # fmt: skip
+            del column[clauses_:]
+        for column in (self.option_clause, self.option_kind, self.option_id, self.option_drops):
+            del column[options:]
+
+    def column_numbers(self, derivation: tuple[str, ...]) -> NameTokens:
+        """Return the cache of the columns of attributes with the functions *derivation* applied to them."""
+        known = self.names.get(derivation)
+        if known is None:
+            known = self.names[derivation] = NameTokens(self.dictionary, derivation)
+        return known
+
+
+class NameTokens(dict[str, int]):
+    """Cache: the number of a column, by the token of its attribute's name."""
+
+    def __init__(self, dictionary: Dictionary, derivation: tuple[str, ...]) -> None:
+        super().__init__()
+        self._dictionary, self._derivation = dictionary, derivation
+
+    def __missing__(self, token: str) -> int:
+        found = self[token] = self._dictionary.column(name(token).name, self._derivation)
+        return found
+
+
+class TextTokens(dict[str, str]):
+    """Cache: the string that a token denotes."""
+
+    def __missing__(self, token: str) -> str:
+        text = literal(token, Kind.STRING).value
+        assert isinstance(text, str)
+        self[token] = text
+        return text
+
+
+class NumberTokens(dict[str, int]):
+    """Cache: the row of a numeric constant in the arrays of this object, by the constant's token."""
+
+    def __init__(self, *, negative: bool) -> None:
+        super().__init__()
+        self._is_negative = negative
+        self.constants = array("q")
+        """The constant as a word: an integer, or the bits of a double."""
+        self.doubles = array("q")
+        """The bits of the constant as a double."""
+        self.decides = array("b")
+        """Whether equal bits prove that an attribute equals the constant."""
+
+    def __missing__(self, token: str) -> int:
+        value = literal(token, kind_of(token), negative=self._is_negative).value
+        assert isinstance(value, int | float)
+        constant, key, decides = _number_constant(value)
+        self.constants.append(constant)
+        self.doubles.append(key)
+        self.decides.append(decides)
+        found = self[token] = len(self.doubles) - 1
+        return found
 
 
 def harvest(into: Harvest, handle: int, text: str) -> None:
     """Append the clauses of the filter *text* under *handle*; raise ``FilterError`` if *text* is not a filter."""
     known = recognise(text)
     if known is None:
-        tree = parse_stored(text)
-        _Plan(normal_form(tree), None, longest_searched(tree)).emit(into, handle, ())
+        read_alone(into, handle, text)
         return
     template, tokens = known
-    mark = len(into.words), len(into.clause_start), len(into.option_clause)
+    mark = into.mark
     try:
-        _plan_of(template).emit(into, handle, tokens)
+        plan_of(template).emit(into, handle, tokens)
     except TokenError:  # a constant is out of range: undo the writes, and parse the text for the proper error
-        _take_back(into, *mark)
+        into.take_back(mark)
         parse_stored(text)
         raise
 
 
-def _take_back(into: Harvest, words: int, clauses_: int, options: int) -> None:
-    del into.words[words:]
-    for column in (into.clause_start, into.clause_leaves, into.clause_direct, into.clause_handle, into.clause_flags):
-        del column[clauses_:]
-    for column in (into.option_clause, into.option_kind, into.option_id, into.option_drops):
-        del column[options:]
+def read_alone(into: Harvest, handle: int, text: str) -> None:
+    """Parse the filter *text*, whose shape is not known, and append its clauses as ``harvest`` does."""
+    tree = parse_stored(text)
+    Plan(normal_form(tree), None, longest_searched(tree)).emit(into, handle, ())
 
 
 @cache
-def _plan_of(template: Template) -> _Plan:
-    return _Plan(normal_form(template.tree), template, UNBOUNDED)  # patterns that need RE2 never have a shape
+def plan_of(template: Template) -> Plan:
+    """Return the plan for all filters of the shape that *template* has."""
+    return Plan(normal_form(template.tree), template, UNBOUNDED)  # patterns that need RE2 never have a shape
 
 
 def bits_of(real: float) -> int:
@@ -128,7 +212,7 @@ def bits_of(real: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """One leaf (test) of a plan: its first binary word without the column, and the tokens of its name and constant."""
 
     op: Op
@@ -144,7 +228,7 @@ class _Step:
     """Longest string, in bytes, on which a pattern is run."""
 
 
-class _Plan:
+class Plan:
     """Instructions to write a filter of one shape.
 
     The patterns that RE2 decides run on strings of up to *longest* bytes.
@@ -154,18 +238,18 @@ class _Plan:
         self._template, self._longest = template, longest
         self._pattern_places = {} if template is None else _pattern_places(template)
         found = clauses(normal, is_shape=template is not None)
-        self._clauses = [self._compile(clause) for clause in found]
-        self._multi = MULTI if len(found) > 1 else 0
-        self._unread = () if template is None else self._constants_not_read(template)
+        self.clauses = [self._compile(clause) for clause in found]
+        self.multi = MULTI if len(found) > 1 else 0
+        self.unread = () if template is None else self._constants_not_read(template)
         """Constants in the text that no step reads, as token, kind and sign; their ranges are still checked."""
 
     def _constants_not_read(self, template: Template) -> tuple[tuple[int, str, bool], ...]:
-        read = {step.constant_token for steps, _, _ in self._clauses for step in steps}
+        read = {step.constant_token for steps, _, _ in self.clauses for step in steps}
         literals = [node for node in walk(template.tree) if isinstance(node, Literal)]
         places = ((template.place(node), template.is_negative(node)) for node in literals)
         return tuple((place, template.kind(place), negative) for place, negative in places if place not in read)
 
-    def _compile(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
+    def _compile(self, clause: Clause) -> tuple[tuple[Step, ...], int, int]:
         """Return the steps (tests) of a clause, the number that it requires unconditionally, and ``CLOSURE`` or 0.
 
         ``CLOSURE`` means that the compiled filter must decide.
@@ -177,7 +261,7 @@ class _Plan:
         flags = CLOSURE if any(step.op is Op.MAYBE for step in steps) else 0
         return steps, len(clause.direct), flags
 
-    def _step(self, leaf: Leaf, if_true: int, if_false: int) -> _Step:
+    def _step(self, leaf: Leaf, if_true: int, if_false: int) -> Step:
         word = int(leaf.op) | if_true << 32 | if_false << 48
         template = self._template
         constant = leaf.literal.value if leaf.literal is not None else leaf.operand
@@ -187,7 +271,7 @@ class _Plan:
         elif template is not None and leaf.pattern is not None:
             subject, number = leaf.pattern
             token = self._pattern_places[id(subject)][number]
-        return _Step(
+        return Step(
             op=leaf.op,
             word=word - (1 << 64) if word >= 1 << 63 else word,
             derivation=leaf.derivation,
@@ -205,16 +289,16 @@ class _Plan:
 
         Raise ``TokenError`` for a constant out of range.
         """
-        for place, kind, is_negative in self._unread:
+        for place, kind, is_negative in self.unread:
             literal(tokens[place], kind, negative=is_negative)
         words = into.words
-        for steps, direct, flags in self._clauses:
+        for steps, direct, flags in self.clauses:
             clause = len(into.clause_start)
             into.clause_start.append(len(words) // 2)
             into.clause_leaves.append(len(steps))
             into.clause_direct.append(direct)
             into.clause_handle.append(handle)
-            into.clause_flags.append(flags | self._multi)
+            into.clause_flags.append(flags | self.multi)
             for number, step in enumerate(steps):
                 column = _column(into, step, tokens)
                 words.append(step.word + (column << 8))
@@ -256,17 +340,13 @@ def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
     return {id(node.subject): template.pattern_places(node) for node in patterns}
 
 
-def _column(into: Harvest, step: _Step, tokens: Sequence[str]) -> int:
+def _column(into: Harvest, step: Step, tokens: Sequence[str]) -> int:
     if step.name_token < 0:
         return into.dictionary.column(step.fixed_name, step.derivation)
-    key = (tokens[step.name_token], step.derivation)
-    known = into.tokens.get(key)
-    if known is None:
-        known = into.tokens[key] = into.dictionary.column(name(key[0]).name, step.derivation)
-    return known
+    return into.column_numbers(step.derivation)[tokens[step.name_token]]
 
 
-def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) -> tuple[int, int, bool] | None:
+def _constant(into: Harvest, step: Step, tokens: Sequence[str], column: int) -> tuple[int, int, bool] | None:
     """Write the constant of a leaf (test) of a clause; return the leaf as an anchor, or None if it cannot be one.
 
     An anchor has a kind (``Option``), a number, and whether it proves the leaf true.
@@ -275,37 +355,33 @@ def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) ->
     if op < Op.STRING_EQ:
         constant, key, decides = _number(into, step, tokens)
         into.words.append(constant)
-        if op in _NUMERIC_EQ:
-            return Option.EQUAL, into.dictionary.symbol(column << 1, key), decides
+        if op in NUMERIC_EQ:
+            return Option.EQUAL, into.dictionary.symbols[column << 1, key], decides
         return None
-    if op in _NO_CONSTANT:
+    if op in NO_CONSTANT:
         into.words.append(0)
         return None
     if op in {Op.TYPE_IS, Op.TYPE_IS_NOT}:
         assert isinstance(step.fixed_constant, int)
         into.words.append(step.fixed_constant)
         return None
-    text = _text(step, tokens)
+    text = _text(into, step, tokens)
     if op in {Op.PATTERN, Op.NOT_PATTERN}:
         pattern = into.dictionary.pattern(column, step.function, text, step.longest)
         into.words.append(pattern)
         return (Option.PATTERN, pattern, True) if op is Op.PATTERN else None
-    string = into.dictionary.string(text)
+    string = into.dictionary.strings[text]
     into.words.append(string)
-    return (Option.EQUAL, into.dictionary.symbol(column << 1 | 1, string), True) if op is Op.STRING_EQ else None
+    return (Option.EQUAL, into.dictionary.symbols[column << 1 | 1, string], True) if op is Op.STRING_EQ else None
 
 
-def _number(into: Harvest, step: _Step, tokens: Sequence[str]) -> tuple[int, int, bool]:
+def _number(into: Harvest, step: Step, tokens: Sequence[str]) -> tuple[int, int, bool]:
     if step.constant_token < 0:
         assert isinstance(step.fixed_constant, int | float)
         return _number_constant(step.fixed_constant)
-    key = (tokens[step.constant_token], step.is_negative)
-    known = into.numbers.get(key)
-    if known is None:
-        value = literal(key[0], kind_of(key[0]), negative=key[1]).value
-        assert isinstance(value, int | float)
-        known = into.numbers[key] = _number_constant(value)
-    return known
+    known = into.numbers[step.is_negative]
+    row = known[tokens[step.constant_token]]
+    return known.constants[row], known.doubles[row], bool(known.decides[row])
 
 
 def _number_constant(value: float) -> tuple[int, int, bool]:
@@ -315,13 +391,11 @@ def _number_constant(value: float) -> tuple[int, int, bool]:
     return bits, bits, True
 
 
-def _text(step: _Step, tokens: Sequence[str]) -> str:
-    if step.constant_token < 0:
-        text: object = step.fixed_constant
-    else:
-        text = literal(tokens[step.constant_token], Kind.STRING).value
-    assert isinstance(text, str)
-    return text
+def _text(into: Harvest, step: Step, tokens: Sequence[str]) -> str:
+    if step.constant_token >= 0:
+        return into.texts[tokens[step.constant_token]]
+    assert isinstance(step.fixed_constant, str)
+    return step.fixed_constant
 
 
 def _offer(into: Harvest, clause: int, number: int, op: Op, column: int, anchor: tuple[int, int, bool] | None) -> None:

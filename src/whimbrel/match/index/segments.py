@@ -17,7 +17,8 @@ from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
 from whimbrel.match.index.memory import release_free_memory
 from whimbrel.match.index.packed import PackedIndex, Workspace
 from whimbrel.match.index.parts import Part
-from whimbrel.match.index.plans import Harvest, harvest
+from whimbrel.match.index.plans import Harvest
+from whimbrel.match.index.shape_groups import ShapeGroups
 from whimbrel.match.index.texts import Texts
 from whimbrel.model.attributes import Attributes
 
@@ -116,10 +117,12 @@ class Segment:
 def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
     """Pack pairs of handle and filter text into a segment; handles must ascend."""
     found, handles, texts = Harvest(), [], Texts()
+    groups = ShapeGroups(found)
     for position, (handle, text) in enumerate(filters):
-        harvest(found, position, text)
+        groups.add(position, text)
         handles.append(handle)
         texts.append(text)
+    groups.end()
     segment = Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
     del found
     if len(handles) > _LARGE:

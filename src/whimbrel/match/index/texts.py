@@ -46,6 +46,14 @@ class Texts:
             texts.append(each)
         return texts
 
+    @classmethod
+    def of_numbers(cls, count: int) -> Texts:
+        """Return the numbers from 0 to *count* - 1 as texts."""
+        numbers = [str(number) for number in range(count)]
+        starts = np.zeros(count + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, numbers), np.int64, count), out=starts[1:])
+        return cls.of(np.frombuffer("".join(numbers).encode(), np.uint8), starts)
+
     def append(self, text: str) -> None:
         """Add *text* at the end."""
         self._bytes.extend(text.encode())

@@ -9,7 +9,7 @@ ignore them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from whimbrel.model.polygon import Polygon
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.subscriptions.moves import NOWHERE, Moves, ShippedMoves
 
-__all__ = ["BOUNDS", "PLACED", "VersionPlaces", "distinct_wishes"]
+__all__ = ["BOUNDS", "PLACED", "VersionPlaces", "codes_of", "distinct_wishes", "whole_array"]
 
 PLACED = ("near", "around_m", "corners", "hears_anywhere", "stale_us")
 """Columns of ``interests`` about places."""
@@ -39,19 +39,26 @@ _SAVED = ("kind", "stale_us", "circle", "corner_start", "corners")
 
 def distinct_wishes(table: Any) -> tuple[Any, Any]:
     """Assign numbers to the distinct filters of *table*; return each row's number, and a row of each filter."""
-    count = table.num_rows
-    found = np.zeros(count, np.int64)
     keys = table.column("keys")
-    has_keys = pc.any(pc.greater(pc.list_value_length(keys), 0)).as_py()
     columns = [table.column(name) for name in ("subject_filter", "filter_text", "accept_insecure")]
-    if has_keys:
+    if pc.any(pc.greater(pc.list_value_length(keys), 0)).as_py():
         columns.append(pa.array([repr(sorted(map(_sort_key, value or ()))) for value in keys.to_pylist()]))
-    for column in columns:
-        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        codes = pc.dictionary_encode(whole, null_encoding="encode").indices.to_numpy().astype(np.int64)
-        found = np.unique(found * (count + 1) + codes, return_inverse=True)[1].astype(np.int64)
+    found = codes_of(columns)
     first = np.unique(found, return_index=True)[1]
     return found, table.take(pa.array(first, pa.int64()))
+
+
+def codes_of(columns: Iterable[Any]) -> Any:
+    """Return a number per row, equal for rows whose values in all *columns* are equal; the numbers have no gaps."""
+    found: Any = None
+    for column in columns:
+        encoded = pc.dictionary_encode(whole_array(column), null_encoding="encode")
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        if found is None:
+            found = codes
+        elif len(encoded.dictionary) > 1:
+            found = np.unique(found * len(encoded.dictionary) + codes, return_inverse=True)[1].astype(np.int64)
+    return found
 
 
 def _sort_key(key: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -168,7 +175,7 @@ def _reals(column: Any) -> Any:
 def _place_columns(table: Any) -> PlaceColumns:
     """Convert the columns ``PLACED`` of subscription versions, which limit them to places, to flat arrays."""
     count = table.num_rows
-    near, around, corners, anywhere, stale = (_whole(table.column(name)) for name in PLACED)
+    near, around, corners, anywhere, stale = (whole_array(table.column(name)) for name in PLACED)
     kind = np.full(count, PLAIN, np.int64)
     circle = np.full((count, 3), np.nan, np.float64)
     if near.null_count < count:
@@ -191,5 +198,8 @@ def _place_columns(table: Any) -> PlaceColumns:
     return PlaceColumns(kind, stale_us, circle, starts, np.array(flat, np.float64).reshape(-1, 2))
 
 
-def _whole(column: Any) -> Any:
+def whole_array(column: Any) -> Any:
+    """Return a column of a table as one array, without a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

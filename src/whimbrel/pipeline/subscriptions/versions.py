@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.hold.private import asked_for
 from whimbrel.match.index.damage import CorruptIndexError
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import Matcher
 from whimbrel.match.prepared import NEVER, check_stored
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
@@ -32,7 +33,7 @@ from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.subscriptions.moves import Moves
 from whimbrel.pipeline.subscriptions.subject_words import SubjectWords
-from whimbrel.pipeline.subscriptions.version_places import PLACED, VersionPlaces, distinct_wishes
+from whimbrel.pipeline.subscriptions.version_places import PLACED, VersionPlaces, codes_of, distinct_wishes, whole_array
 
 __all__ = [
     "CHANGED",
@@ -78,28 +79,18 @@ def validity_intervals(interests: Any, sessions: Any = None) -> Any:
     ended_at (null if still in force), then the other columns of *interests*
     """
     changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
-    deleted = [] if sessions is None else _deletions(sessions)
-    seqs, times = (_numbers(changes.column(name)) for name in ("seq", "changed_at"))
-    texts = [changes.column(name).to_pylist() for name in ("change", *_PLACE)]
-    endings = _Endings(changes.num_rows)
-    next_deletion = 0
-    for row, (seq, at, change, *place) in enumerate(zip(seqs, times, *texts, strict=True)):
-        while next_deletion < len(deleted) and deleted[next_deletion][:2] < (place[0], seq):
-            endings.delete(*deleted[next_deletion])
-            next_deletion += 1
-        endings.change(row, tuple(place), seq, at, is_over=change == InterestChange.REMOVED.value)
-    for deletion in deleted[next_deletion:]:
-        endings.delete(*deletion)
+    is_removal = pc.equal(changes.column("change"), InterestChange.REMOVED.value).to_numpy(zero_copy_only=False)
+    ended_seqs, ended_at = _endings(changes, None if sessions is None else _deletions(sessions))
     others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
     columns = {
         **{name: changes.column(name) for name in _PLACE},
         "interest_seq": changes.column("seq"),
-        "ended_seq": pa.array(endings.seqs),
+        "ended_seq": pa.array(ended_seqs),
         "began_at": changes.column("changed_at").cast(TIME_TYPE),
-        "ended_at": pa.array(endings.times, mask=endings.seqs == INT64_MAX).cast(TIME_TYPE),
+        "ended_at": pa.array(ended_at, mask=ended_seqs == INT64_MAX).cast(TIME_TYPE),
         **{name: changes.column(name) for name in others},
     }
-    return pa.table(columns).filter(pa.array(endings.is_interval)).combine_chunks()
+    return pa.table(columns).filter(pa.array(~is_removal)).combine_chunks()
 
 
 def open_intervals(interests: Any) -> Any:
@@ -125,54 +116,53 @@ def touched_sessions(interests: Any, sessions: Any) -> set[str]:
 
 
 _PLACE = ("node", "session", "subject_filter", "name")
-_Place: TypeAlias = tuple[Any, ...]
-"""Values of the columns ``_PLACE``, which identify a subscription."""
+"""Columns that identify a subscription."""
 
 
-class _Endings:
-    """Ends of the intervals: per row of the sorted changes, the seq and time at which its version ended."""
+def _endings(changes: Any, deletions: Any | None) -> tuple[Any, Any]:
+    """Return the seq and time at which the version of each change ended: ``INT64_MAX`` and 0 if it is in force.
 
-    def __init__(self, count: int) -> None:
-        self.seqs = np.full(count, INT64_MAX, np.int64)
-        self.times = np.zeros(count, np.int64)
-        self.is_interval = np.zeros(count, np.bool_)
-        self._open: dict[_Place, int] = {}
-        self._by_session: dict[tuple[str, str], set[_Place]] = {}
-
-    def change(self, row: int, place: _Place, seq: int, at: int, *, is_over: bool) -> None:
-        """Apply a change of a subscription: its version before ends, and unless *is_over* a new version begins."""
-        self._close(place, seq, at)
-        if not is_over:
-            self._open[place] = row
-            self._by_session.setdefault(place[:2], set()).add(place)
-            self.is_interval[row] = True
-
-    def delete(self, node: str, seq: int, session: str, at: int) -> None:
-        """Apply the deletion of a session: all its versions end; a later session of that name has none of them."""
-        for place in self._by_session.pop((node, session), ()):
-            self._close(place, seq, at)
-
-    def _close(self, place: _Place, seq: int, at: int) -> None:
-        row = self._open.pop(place, None)
-        if row is not None:
-            self.seqs[row], self.times[row] = seq, at
-
-
-def _deletions(sessions: Any) -> list[tuple[str, int, str, int]]:
-    """Return node, seq, session and time of each deletion of a session, in order."""
-    columns = [sessions.column(name).to_pylist() for name in ("node", "session", "change")]
-    numbers = [_numbers(sessions.column(name)) for name in ("seq", "changed_at")]
-    rows = zip(*columns, *numbers, strict=True)
-    gone = SessionChange.DELETED.value
-    return sorted((node, seq, session, at) for node, session, change, seq, at in rows if change == gone)
+    *changes* are sorted by node and seq. The next change of the subscription ends a version, or the next deletion of
+    its session, if that is earlier.
+    """
+    count = changes.num_rows
+    seqs, times = (_numbers(changes.column(name)) for name in ("seq", "changed_at"))
+    ended_seqs, ended_at = np.full(count, INT64_MAX, np.int64), np.zeros(count, np.int64)
+    subscriptions = codes_of([changes.column(name) for name in _PLACE])
+    order = np.argsort(subscriptions, kind="stable")
+    is_followed = subscriptions[order][1:] == subscriptions[order][:-1]
+    earlier, later = order[:-1][is_followed], order[1:][is_followed]
+    ended_seqs[earlier], ended_at[earlier] = seqs[later], times[later]
+    if deletions is None or not deletions.num_rows or not count:
+        return ended_seqs, ended_at
+    deleted_seqs, deleted_at = (_numbers(deletions.column(name)) for name in ("seq", "changed_at"))
+    both = [_joined(changes.column(name), deletions.column(name)) for name in _PLACE[:2]]
+    sessions = codes_of(both)
+    ranks = np.unique(np.concatenate([seqs, deleted_seqs]), return_inverse=True)[1].astype(np.int64)
+    keys = sessions * (ranks.size + 1) + ranks  # in the order of session and seq
+    order = np.argsort(keys[count:], kind="stable")
+    after = np.searchsorted(keys[count:][order], keys[:count], side="right")
+    has_next = after < order.size
+    following = order[np.minimum(after, order.size - 1)]
+    is_deleted = has_next & (sessions[count:][following] == sessions[:count]) & (deleted_seqs[following] < ended_seqs)
+    ended_seqs[is_deleted], ended_at[is_deleted] = (each[following[is_deleted]] for each in (deleted_seqs, deleted_at))
+    return ended_seqs, ended_at
 
 
-def _numbers(column: Any) -> list[int]:
+def _joined(*columns: Any) -> Any:
+    return pa.concat_arrays([whole_array(column) for column in columns])
+
+
+def _deletions(sessions: Any) -> Any:
+    """Return the rows of *sessions* about deletions."""
+    return sessions.filter(pc.equal(sessions.column("change"), SessionChange.DELETED.value))
+
+
+def _numbers(column: Any) -> Any:
     """Return a column as integers; times are in microseconds."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(TIME_TYPE).cast(pa.int64())
-    found: list[int] = column.to_pylist()
-    return found
+    return column.to_numpy()
 
 
 def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
@@ -211,9 +201,9 @@ def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, move
     """
     wishes, distinct = distinct_wishes(table)
     try:
-        matcher = Matcher.load(_interests(distinct))
+        matcher = _matcher_of(distinct)
     except FilterError:  # a stream's state has a filter that only an older version could read
-        matcher = Matcher.load(_interests(distinct, read=_readable))
+        matcher = _matcher_of(distinct, read=_readable)
     places = VersionPlaces.of_table(table, wishes=wishes, wish_count=distinct.num_rows)
     extra = places.arrays(moves) | {
         "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
@@ -226,15 +216,19 @@ def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, move
     return needed | ({"place", "radius_m"} if moves is not None or not places.is_plain else set())
 
 
-def _interests(
-    table: Any, *, read: Callable[[str | None], str | None] = lambda text: text
-) -> Iterator[tuple[str, Interest]]:
-    columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
-    for row, (subject, text, keys, accepts) in enumerate(zip(*columns, strict=True)):
-        interest = Interest(
-            subject_filter=asked_for(subject), filter_text=read(text), keys=keys_of(keys), accept_insecure=accepts
-        )
-        yield str(row), interest
+def _matcher_of(table: Any, *, read: Callable[[str | None], str | None] | None = None) -> Matcher:
+    """Return a matcher of the filters in *table*; *read* replaces each content filter."""
+    subjects, texts, accepts = (
+        table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "accept_insecure")
+    )
+    hashes = table.column("keys")
+    has_keys = pc.any(pc.greater(pc.list_value_length(hashes), 0)).as_py()
+    return Matcher.of_columns(
+        list(map(asked_for, subjects)),
+        texts if read is None else list(map(read, texts)),
+        keys=map(keys_of, hashes.to_pylist()) if has_keys else repeat(NO_KEYS, len(texts)),
+        accept_insecure=accepts,
+    )
 
 
 def _readable(text: str | None) -> str | None:
