@@ -10,10 +10,9 @@ subjects of each window against a ``TopicIndex`` of the distinct filters, in num
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Iterator
-from itertools import groupby, pairwise
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -90,13 +89,11 @@ class Wishes:
         self._began, self._ended = began.to_numpy(), ended.fill_null(INT64_MAX).to_numpy()
         self._sessions = people.dictionary
         self._is_covered: Any = None
-        self._at: tuple[int, Numbers, Numbers] | None = None
-        """Cache of the last result: the time, its subscribed sessions ordered by filter, and each filter's offset."""
 
     def cover(self, sessions: Collection[str]) -> None:
         """Ignore the intervals of *sessions*, because a second, newer index has them (see ``popularity_rows``)."""
         covered = pc.is_in(self._sessions, pa.array(sorted(sessions), pa.string())).to_numpy(zero_copy_only=False)
-        self._is_covered, self._at = covered[self._who], None
+        self._is_covered = covered[self._who]
 
     def popularity_rows(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
         """Return the rows of ``popularity`` for *counted*, an Arrow table of publications per subject and window.
@@ -104,13 +101,15 @@ class Wishes:
         *over* is the second index, which has the subscriptions of the sessions that are ignored here.
         """
         counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
-        subjects = counts.column("subject").to_pylist()
-        ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
-        subscribers: list[int] = []
-        for end, rows in groupby(range(len(ends)), ends.__getitem__):
-            some = [subjects[row] for row in rows]
-            found = self.subscribers(some, end)
-            subscribers += found if over is None else map(operator.add, found, over.subscribers(some, end))
+        subjects = _encode(counts.column("subject"))
+        names, numbers = subjects.dictionary.to_pylist(), subjects.indices.to_numpy()
+        matched = [self.match(names), *([] if over is None else [over.match(names)])]
+        ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
+        edges = [*(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(ends)] if len(ends) else []
+        subscribers = np.zeros(len(ends), np.int64)
+        for begin, after in pairwise([0, *edges]):
+            for each in matched:
+                subscribers[begin:after] += each.subscribers(numbers[begin:after], int(ends[begin]))
         schema = TABLES["popularity"].schema
         columns = {
             **{name: counts.column(name) for name in ("window_start", "window_end", "subject", "publications")},
@@ -119,29 +118,66 @@ class Wishes:
         }
         return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
-    def subscribers(self, subjects: list[str], end: int) -> list[int]:
-        """Count the sessions subscribed to each subject at *end*, the exclusive end of a window."""
-        if self._at is None or self._at[0] != end:
-            is_in_force = (self._began < end) & (self._ended >= end) & (self._filter != _NONE)
-            if self._is_covered is not None:
-                is_in_force &= ~self._is_covered
-            wishes = np.unique(self._filter[is_in_force] * self._people + self._who[is_in_force])
-            filters, who = np.divmod(wishes, self._people)
-            self._at = (end, who, np.searchsorted(filters, np.arange(len(self._is_plain) + 1)))
-        _, who, starts = self._at
-        return self._counts(len(subjects), *self._index.match_many(subjects), starts, who)
+    def match(self, subjects: list[str]) -> _Matched:
+        """Return the filters that match *subjects*, with their times in force."""
+        rows, handles = self._index.match_many(subjects)
+        filters = np.unique(np.append(handles, _ANY))
+        is_wanted = np.zeros(len(self._is_plain) + 1, np.bool_)  # the last is for ``_NONE``
+        is_wanted[filters] = True
+        some = is_wanted[self._filter]
+        if self._is_covered is not None:
+            some &= ~self._is_covered
+        chosen = np.flatnonzero(some)
+        return _Matched(
+            starts=np.searchsorted(rows, np.arange(len(subjects) + 1)),
+            handles=np.searchsorted(filters, handles),
+            is_plain=self._is_plain[filters],
+            filters=np.searchsorted(filters, self._filter[chosen]),
+            who=self._who[chosen].astype(np.int64),
+            began=self._began[chosen],
+            ended=self._ended[chosen],
+            people=self._people,
+        )
 
-    def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> list[int]:
+
+class _Matched(NamedTuple):
+    """The filters that match some subjects, numbered from 0 (``_ANY``), and the times in force of subscriptions."""
+
+    starts: Numbers
+    """Where the filters of each subject begin in ``handles``."""
+    handles: Numbers
+    is_plain: Numbers
+    """Per filter, whether it is without wildcards."""
+    filters: Numbers
+    """Filter of each subscription; ``who``, ``began`` and ``ended`` are its session and its time in force."""
+    who: Numbers
+    began: Numbers
+    ended: Numbers
+    people: int
+    """Number of sessions."""
+
+    def subscribers(self, subjects: Numbers, end: int) -> Numbers:
+        """Count the sessions subscribed to each of *subjects* (numbers) at *end*, the exclusive end of a window."""
+        is_in_force = (self.began < end) & (self.ended >= end)
+        wishes = np.unique(self.filters[is_in_force] * self.people + self.who[is_in_force])
+        filters, who = np.divmod(wishes, self.people)
+        firsts, sizes = self.starts[subjects], np.diff(self.starts)[subjects]
+        rows = np.repeat(np.arange(subjects.size), sizes)
+        handles = self.handles[_ranges(firsts, sizes)]
+        starts = np.searchsorted(filters, np.arange(self.is_plain.size + 1))
+        return self._counts(subjects.size, rows, handles, starts, who)
+
+    def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> Numbers:
         """Count the distinct sessions of each row's filters.
 
         The sessions of a filter are a range of *who*, which begins at the filter's entry in *starts*. Subjects that
         match the same filters with wildcards are counted together. Many sessions may have a filter with a wildcard, and
         listing them for every subject would be far more work. A filter without wildcards is for one subject only.
         """
-        is_seen = np.zeros(self._people, np.bool_)
+        is_seen = np.zeros(self.people, np.bool_)
         is_seen[who[: starts[_ANY + 1]]] = True
         all_devices = np.count_nonzero(is_seen)
-        is_plain = self._is_plain[handles]
+        is_plain = self.is_plain[handles]
         own = np.full(count, _NONE, np.int64)
         own[rows[is_plain]] = handles[is_plain]
         subscribers = np.zeros(count, np.int64)
@@ -154,12 +190,16 @@ class Wishes:
             subscribers[members] = all_devices + sum(len(part) for part in fresh)
             some = members[own[members] != _NONE]
             firsts, sizes = starts[own[some]], starts[own[some] + 1] - starts[own[some]]
-            place = np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)
-            np.add.at(subscribers, np.repeat(some, sizes)[~is_seen[who[place]]], 1)
+            is_fresh = ~is_seen[who[_ranges(firsts, sizes)]]
+            np.add.at(subscribers, np.repeat(some, sizes)[is_fresh], 1)
             for part in fresh:
                 is_seen[part] = False
-        found: list[int] = subscribers.tolist()
-        return found
+        return subscribers
+
+
+def _ranges(firsts: Numbers, sizes: Numbers) -> Numbers:
+    """Return the integers of several ranges, one range after the other."""
+    return np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)
 
 
 def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
