@@ -22,6 +22,7 @@ from whimbrel.model.place import Place, Plane
 from whimbrel.model.tables import PLACE_TYPE, TIME_TYPE
 from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
 from whimbrel.pipeline.subscriptions import version_places
+from whimbrel.pipeline.subscriptions.matcher_files import MatcherFiles
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
 from whimbrel.pipeline.tables.matches import pack
@@ -79,14 +80,14 @@ def _city(report: Report, sizes: _Sizes) -> None:
         with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as folder:
             begin = time.process_time()
             span = (day.node, 1, sizes.facts)
-            shipped = pack([span], changed, deleted, Path(folder), moved=(reports, members))
+            shipped = pack([span], changed, deleted, Path(folder), MatcherFiles(Path(folder)), moved=(reports, members))
             packed_s = time.process_time() - begin
-            found = PackedVersions.map(shipped.files[day.node], day.node)
+            found = PackedVersions.map(shipped[day.node], day.node)
             few = batches[:1] if bounds.few > sizes.facts else batches
             if bounds.few <= sizes.facts:
                 took = _core_us(lambda: [found.match(batch) for batch in few], published.num_rows)  # noqa: B023 # now
                 hits = sum(found.match(batch)[0].size for batch in batches)
-                file_bytes = Path(shipped.files[day.node]).stat().st_size
+                file_bytes = Path(shipped[day.node]).stat().st_size
                 report.figures += [
                     Figure("matches of the city: core time", took, "µs/event"),
                     Figure("matches of the city: rate on two cores", 2e6 / took, "events/s"),

@@ -107,7 +107,7 @@ def take_cost(log: Path, out: Path, *, facts_per_batch: int) -> list[float]:
     ((node, last),) = snapshot(log).last.items()
     for first in range(0, last - facts_per_batch, facts_per_batch):
         began_s = time.process_time()
-        for _ in fold_node(job, node, Span(first, first + facts_per_batch - 1, 1), blobs, out):
+        for _ in fold_node(job, node, Span(first, first + facts_per_batch - 1, 1), blobs):
             pass
         took.append(round(1e6 * (time.process_time() - began_s) / facts_per_batch, 1))
     return took[1:]

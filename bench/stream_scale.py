@@ -102,12 +102,12 @@ _state: dict[str, MemoryBlobs] = {}
 """Of the worker: what Spark would keep."""
 
 
-def _folded(job: Job, found: list[tuple[str, int, int, int]], scratch: Path) -> tuple[list[WorkerOutput], float, float]:
+def _folded(job: Job, found: list[tuple[str, int, int, int]]) -> tuple[list[WorkerOutput], float, float]:
     """Do what workers do in a batch; return what they send, and the core time of nodes and of windows."""
     began_s, made = time.process_time(), list[WorkerOutput]()
     for node, first, to, count in found:
         blobs = _state.setdefault(node, MemoryBlobs())
-        made += fold_node(job, node, Span(first, to, count), blobs, scratch)
+        made += fold_node(job, node, Span(first, to, count), blobs)
     folded_s = time.process_time()
     made = list(fold_windows(job, made, _state.setdefault(WINDOWS, MemoryBlobs())))
     return made, folded_s - began_s, time.process_time() - folded_s
@@ -117,9 +117,8 @@ class _Stream:
     """The steps of a stream, timed; those of workers in a process of their own."""
 
     def __init__(self, log: Path, out: Path, worker: ProcessPoolExecutor) -> None:
-        self._log, self._scratch, self._worker = log, out / "_stream" / "matchers", worker
+        self._log, self._worker = log, worker
         self._watch = LogWatch(log)
-        self._scratch.mkdir(parents=True)
         plan = StreamPlan(facts_per_batch=1 << 40, assume_receipts=True, tables=("matches", "deliveries", "popularity"))
         self._commits = BatchCommits(out, plan)
         self._job = Job(stream=str(out), log=str(log), out=str(out), plan=plan)
@@ -140,7 +139,7 @@ class _Stream:
             last = snapshot(self._log, self._watch).last
             end = next_ends(self._start, last, 1 << 40, partial(first_number, self._log))
         found = spans(self._start, end)
-        made, nodes_s, windows_s = self._worker.submit(_folded, self._job, found, self._scratch).result()
+        made, nodes_s, windows_s = self._worker.submit(_folded, self._job, found).result()
         self.took_s.setdefault("worker_nodes", []).append(nodes_s)
         self.took_s.setdefault("worker_windows", []).append(windows_s)
         with self._timed("driver_commits"):

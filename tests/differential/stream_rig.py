@@ -52,8 +52,6 @@ class StreamRig:
         self.commits = BatchCommits(out, self.plan)
         self.job = Job(stream=str(out), log=str(log), out=str(out), plan=self.plan, patience=NO_PATIENCE)
         self.job = replace(self.job, **given)
-        self.scratch = out / "_stream" / "matchers"
-        self.scratch.mkdir(exist_ok=True)
         self.last: BatchSummary | None = None
         self._watch = LogWatch(self._log)
 
@@ -86,7 +84,7 @@ class StreamRig:
         for node, first, last, nodes in spans(start, end):
             missing = tuple(left_out(self._log, node)) if first == NOTHING_APPLIED + 1 else ()
             blobs = _blobs(state.get(node))
-            made += fold_node(self.job, node, Span(first, last, nodes, now, missing), blobs, self.scratch)
+            made += fold_node(self.job, node, Span(first, last, nodes, now, missing), blobs)
             state[node] = _written(blobs)
         blobs = _blobs(state.get(WINDOWS))
         made = list(fold_windows(self.job, made, blobs))

@@ -23,10 +23,11 @@ from whimbrel.pipeline.fold.events import fact_events
 from whimbrel.pipeline.fold.folds import EVENT
 from whimbrel.pipeline.subscriptions import versions as versions_module
 from whimbrel.pipeline.subscriptions.in_force import changed_schema
+from whimbrel.pipeline.subscriptions.matcher_files import Uses
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
 from whimbrel.pipeline.unit import matchers as matchers_module
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_share import NodeShare
+from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
 
 NODE, FACTS, BATCH = "n", 400, 25
 ALWAYS, SOMETIMES, NEVER = 0, 1, 10**9
@@ -79,8 +80,7 @@ def test_who_wants_what_is_the_same_in_layers(
     for first, tables in batches(facts, Random(seed)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
-        shipped = matchers.ship(node, first, changed, deleted)
-        packed = PackedVersions.map(shipped.files[NODE], NODE)
+        packed = matchers.find(node, first, changed, deleted)
         layers.add(packed.below is not None)
         for batch in tables["publications"].combine_chunks().to_batches():
             rows, handles = packed.match(batch)
@@ -94,21 +94,37 @@ def test_who_wants_what_is_the_same_in_layers(
     assert layers == ({False} if small == NEVER else {False, True})
 
 
-def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most two of a node, however often it changes; and none in the end."""
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_moves_finds_the_matcher_of_its_last_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each batch is taken by a worker that knows only the files and the node's state; the matches are the same."""
     monkeypatch.setattr(matchers_module, "SMALL", SOMETIMES)
-    facts = list(random_log(Random(3), NODE, facts=FACTS, has_receipts=True))
-    node, matchers = node_state(), Matchers(tmp_path)
-    for first, tables in batches(facts, Random(3)):
+    facts = list(random_log(Random(seed), NODE, facts=FACTS, has_receipts=True))
+    node, found, layers = node_state(), set[tuple[int, int]](), []
+    node.mark = LogMark("incarnation", "digest")
+    for first, tables in batches(facts, Random(seed)):
+        PackedVersions.forget(NODE)
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
-        deleted = tables["sessions"].select(DELETED)
-        shipped = matchers.ship(node, first, changed, deleted)
+        packed = Matchers(tmp_path).find(node, first, changed, tables["sessions"].select(DELETED))
+        layers.append(packed.below is not None)
+        for batch in tables["publications"].combine_chunks().to_batches():
+            rows, handles = packed.match(batch)
+            found.update(
+                zip(batch.column("seq").to_numpy()[rows].tolist(), packed.begun[handles].tolist(), strict=True)
+            )
         fold(node, tables)
-        there = {str(path) for path in tmp_path.iterdir()}
-        assert set(shipped.files.values()) <= there
-        assert len(there) <= 2
-    matchers.forget()
-    assert list(tmp_path.iterdir()) == []
+    expected = SingleProcess().run(facts).matches
+    assert found == {(match.seq, match.interest_seq) for match in expected}
+    assert sum(layers) > len(layers) // 2
+
+
+def test_a_log_without_an_incarnation_shares_no_matcher(tmp_path: Path) -> None:
+    """Another log may have the same numbers; only what is made of the same rows may be shared then."""
+    node, matchers = node_state(), Matchers(tmp_path)
+    nothing = changed_schema().empty_table()
+    matchers.find(node, 1, nothing, to_arrow("sessions", []).select(DELETED))
+    assert not [*tmp_path.glob("*.head")]
 
 
 def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +137,10 @@ def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch
     for first, tables in batches(facts, Random(3)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
-        path = matchers.ship(node, first, changed, deleted).files[NODE]
-        assert PackedVersions.map(path, NODE) is PackedVersions.map(path, NODE)  # mapped once
-        seen.append(weakref.ref(PackedVersions.map(path, NODE)))
+        packed = matchers.find(node, first, changed, deleted)
+        assert PackedVersions.map(packed.path, NODE) is packed  # mapped once
+        seen.append(weakref.ref(packed))
+        del packed
         fold(node, tables)
     gc.collect()
     assert len({id(kept) for each in seen if (kept := each()) is not None}) <= 2
@@ -136,10 +153,9 @@ def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:
     nothing = changed_schema().empty_table()
     row = {"node": NODE, "seq": 3, "changed_at": 1, "change": "created", "session": "s"}
     created = to_arrow("sessions", [row]).select(DELETED)
-    first = matchers.ship(node, 1, nothing, created.slice(0, 0))
-    assert matchers.ship(node, 2, nothing, created) is first
-    gone = created.set_column(created.schema.get_field_index("change"), "change", pa.array(["deleted"]))
-    assert matchers.ship(node, 3, nothing, gone) is not first
+    first = matchers.find(node, 1, nothing, created.slice(0, 0))
+    assert matchers.find(node, 2, nothing, created) is first
+    assert matchers.files.uses == Uses(found=0, packed=1)
 
 
 def test_what_was_unsubscribed_is_forgotten() -> None:

@@ -16,6 +16,7 @@ from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.pipeline.stream.meters import Meters
 from whimbrel.pipeline.stream.stream import BatchSummary
 from whimbrel.pipeline.stream.watching import StreamWatch, Told, compute_status
+from whimbrel.pipeline.subscriptions.matcher_files import Uses
 
 SECOND = 1_000_000
 
@@ -104,6 +105,7 @@ def test_programs_get_an_object() -> None:
         "took_s": 0.5,
         "notes": [],
         "late": {},
+        "matchers": {"found": 0, "packed": 0},
         "rows_per_s": 2_000,
         "lag": {"a": 3, "b": 0},
         "lag_s": 10.0,
@@ -182,7 +184,9 @@ def test_prometheus_counts_each_batch_once_and_asks_for_the_lag() -> None:
     """A batch that hangs must show: lag is looked up when Prometheus asks, not when a batch ends."""
     now = compute_status(_taken(), {"a": 100, "b": 50}, now=100 * SECOND)
     meters = Meters(lambda: now)
-    meters.take(compute_status(_taken(40, late={"popularity": 3}), {}, now=90 * SECOND, is_new=True))
+    meters.take(
+        compute_status(_taken(40, late={"popularity": 3}, matchers=Uses(3, 1)), {}, now=90 * SECOND, is_new=True)
+    )
     meters.take(compute_status(_taken(41, took_s=3.0), {}, now=95 * SECOND, is_new=True))
     meters.take(compute_status(_taken(41), {}, now=96 * SECOND, is_new=False))
     now = compute_status(_taken(), {"a": 107, "b": 50}, now=100 * SECOND)
@@ -192,6 +196,8 @@ def test_prometheus_counts_each_batch_once_and_asks_for_the_lag() -> None:
         "whimbrel_pipeline_facts_total 2000.0",
         'whimbrel_pipeline_rows_total{table="matches"} 60.0',
         'whimbrel_pipeline_late_total{table="popularity"} 3.0',
+        'whimbrel_pipeline_matchers_total{source="found"} 3.0',
+        'whimbrel_pipeline_matchers_total{source="packed"} 1.0',
         'whimbrel_pipeline_lag_facts{node="a"} 7.0',
         'whimbrel_pipeline_lag_facts{node="b"} 0.0',
         "whimbrel_pipeline_lag_seconds 10.0",

@@ -90,6 +90,8 @@ def run(
             told[name] = asdict(TableRun(name, str(out / name), rows, round(took_s, 3)))
         if "replicas" in told:
             told["replicas"] |= made.replicas
+        if "matches" in told:
+            told["matches"]["matchers"] = made.matchers._asdict()
     return told
 
 

@@ -25,6 +25,7 @@ from whimbrel.pipeline.files.part_rows import has_value
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.shards import LogPolicies, Shards, find_links
 from whimbrel.pipeline.fold.start_state import StartState
+from whimbrel.pipeline.subscriptions.matcher_files import Uses, matcher_files
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, validity_intervals
 from whimbrel.pipeline.tables.matches import pack
@@ -58,6 +59,8 @@ class NodeSubscriptions:
     """Number of the shards, the last ones, that have plain sessions."""
     seen: Seen = Seen.NOTHING
     """Content of publications that policies may read."""
+    uses: Uses = Uses()  # noqa: RUF009  # immutable
+    """Whether the matcher was found among this machine's files, or packed."""
 
     @property
     def has_policies(self) -> bool:
@@ -66,14 +69,14 @@ class NodeSubscriptions:
 
     def output(self, node: str) -> WorkerOutput:
         """Return this as a row for the driver."""
-        values = (self.path, self.matcher, self.of, self.plain, self.seen.value)
+        values = (self.path, self.matcher, self.of, self.plain, self.seen.value, self.uses)
         return WorkerOutput("subscriptions", node, None, 0, cbor2.dumps(values))
 
     @classmethod
     def from_told(cls, told: bytes) -> NodeSubscriptions:
         """Decode the content of an ``output``."""
-        path, matcher, of, plain, seen = cbor2.loads(told)
-        return cls(path=path, matcher=matcher, of=of, plain=plain, seen=Seen(seen))
+        path, matcher, of, plain, seen, uses = cbor2.loads(told)
+        return cls(path=path, matcher=matcher, of=of, plain=plain, seen=Seen(seen), uses=Uses(*uses))
 
 
 def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int] | None) -> Iterator[WorkerOutput]:
@@ -90,12 +93,13 @@ def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int
     changed, deleted = found["interests"].select(list(CHANGED)), found["sessions"].select(list(DELETED))
     if begun is not None:
         changed = pa.concat_tables([begun.interest_rows().select(list(CHANGED)).cast(changed.schema), changed])
-    matcher = None
+    matcher, files = None, matcher_files()
+    before = files.uses
     if matches is not None:
         moved = None
         if _needs_places(job, span, changed):
             moved = _read_places(job, span, begun)
-        matcher = pack([(span.node, *matches)], changed, deleted, Path(job.scratch), moved=moved).files[span.node]
+        matcher = pack([(span.node, *matches)], changed, deleted, Path(job.scratch), files, moved=moved)[span.node]
     seen = Seen.NOTHING
     if job.folds:
         puts = [found["policies"], *([] if begun is None else [begun.policy_rows().select(["text"])])]
@@ -118,9 +122,15 @@ def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int
         tables["intervals"] = validity_intervals(changed, deleted).select(INTERVAL.names)
     with EventWriter(Path(job.scratch)) as events:
         events.add(NODE, tables)
-    yield NodeSubscriptions(path=str(events.path), matcher=matcher, of=shards.of, plain=shards.plain, seen=seen).output(
-        span.node
+    known = NodeSubscriptions(
+        path=str(events.path),
+        matcher=matcher,
+        of=shards.of,
+        plain=shards.plain,
+        seen=seen,
+        uses=files.uses.since(before),
     )
+    yield known.output(span.node)
 
 
 def read_shards(known: NodeSubscriptions) -> Shards:

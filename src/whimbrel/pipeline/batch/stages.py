@@ -25,6 +25,7 @@ from whimbrel.pipeline.batch.progress import watch_progress
 from whimbrel.pipeline.batch.tasks import Tasks
 from whimbrel.pipeline.batch.window_tables import make_windows
 from whimbrel.pipeline.columnar.first_use import make_ready
+from whimbrel.pipeline.subscriptions.matcher_files import Uses
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["Made", "divide", "make_files"]
@@ -43,6 +44,8 @@ class Made:
     """Report on the replica plan: ``nodes``, ``slots_per_node``, and a ``note`` if some subjects have no slot."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds that each stage took."""
+    matchers: Uses = Uses()  # noqa: RUF009  # immutable
+    """Number of matchers that were found as files of a machine, and that were packed."""
 
 
 def divide(spans: Sequence[NodeSpan], cores: int) -> dict[str, int]:
@@ -80,6 +83,7 @@ def make_files(
         packs = [(span, of[span.node], _range_to_match(slices, span)) for span in spans]
         for made in stages.run("subscriptions", _pack, packs):
             known[made.node] = NodeSubscriptions.from_told(made.told)
+    stages.made.matchers = Uses.sum(each.uses for each in known.values())
     if tasks.are_here and any(each.plain for each in known.values()):
         make_ready(doing)
     slices = [each._replace(known=known.get(each.span.node)) for each in slices]

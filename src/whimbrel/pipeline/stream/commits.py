@@ -28,6 +28,7 @@ from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, check
 from whimbrel.pipeline.stream.node_fold import NodeReport
 from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
 from whimbrel.pipeline.stream.windows import merge_window
+from whimbrel.pipeline.subscriptions.matcher_files import Uses
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["BatchCommits", "BatchSummary", "TableCommits"]
@@ -151,6 +152,8 @@ class BatchSummary:
     """Sentences about gaps, late rows and the like, for an observer."""
     late: Mapping[str, int] = field(default_factory=dict)
     """Number of facts that came after their window was final, and are not counted, per table."""
+    matchers: Uses = Uses()  # noqa: RUF009  # immutable
+    """Number of matchers that workers found on their disks, and that they packed."""
 
 
 class BatchCommits:
@@ -231,4 +234,5 @@ class BatchCommits:
             took_s=time.monotonic() - began_s,
             notes=(*notes, *windows.notes),
             late=windows.late,
+            matchers=Uses.sum(each.matchers for each in reports.values()),
         )

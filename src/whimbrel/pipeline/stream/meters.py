@@ -29,6 +29,7 @@ class Meters:
         self._facts = 0
         self._rows: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
+        self._matchers: Counter[str] = Counter()
         self._last_at: int | None = None
         self.registry = CollectorRegistry(auto_describe=False)
         help_text = "how long batches took"
@@ -45,6 +46,7 @@ class Meters:
             self._facts += told.taken.facts
             self._rows.update(told.taken.rows)
             self._late.update(told.taken.late)
+            self._matchers.update(told.taken.matchers._asdict())
             self._last_at = told.at
         self._seconds.observe(told.taken.took_s)
 
@@ -53,6 +55,7 @@ class Meters:
         told = self._look()
         with self._lock:
             facts, by_table, too_late, last_at = self._facts, dict(self._rows), dict(self._late), self._last_at
+            by_source = dict(self._matchers)
         yield CounterMetricFamily("whimbrel_pipeline_facts", "facts taken from the log so far", value=facts)
         rows = CounterMetricFamily("whimbrel_pipeline_rows", "rows written so far", labels=["table"])
         for table, count in by_table.items():
@@ -64,6 +67,12 @@ class Meters:
         for table, count in too_late.items():
             late.add_metric([table], count)
         yield late
+        matchers = CounterMetricFamily(
+            "whimbrel_pipeline_matchers", "matchers that workers found on their disks or packed", labels=["source"]
+        )
+        for source, count in by_source.items():
+            matchers.add_metric([source], count)
+        yield matchers
         if told.taken is None:
             return
         lag = GaugeMetricFamily("whimbrel_pipeline_lag_facts", "facts of the log not in the tables", labels=["node"])

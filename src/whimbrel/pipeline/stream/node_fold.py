@@ -10,7 +10,6 @@ Rule: after a failure nothing stays in the cache.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 
 import cbor2
 import pyarrow as pa
-from pyspark import SparkFiles
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.errors import ReplacedSegmentError
@@ -43,7 +41,7 @@ from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
 from whimbrel.pipeline.unit.take import take
 
-__all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "span_of", "unpacked_tallies"]
+__all__ = ["Job", "NodeReport", "Span", "fold_node", "span_of", "unpacked_tallies"]
 
 _TALLIES_BYTES = 8 << 20
 _INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "ended_at")
@@ -112,6 +110,8 @@ class NodeReport(NamedTuple):
     incarnation: str | None
     digest: str | None
     """Incarnation and digest of the ``LogMark`` after the last fact."""
+    matchers: tuple[int, int]
+    """Number of matchers that were mapped from the worker's disk, and that were packed."""
 
 
 @dataclass(slots=True)
@@ -124,17 +124,9 @@ class _Kept:
 
 _kept: dict[tuple[str, str, str, str], _Kept] = {}
 """States of nodes that this process caches; keys: stream, path of the log, path of the tables, node."""
-_folder: list[Path] = []
 
 
-def scratch() -> Path:
-    """Return this process's temporary folder for matchers; Spark removes it with its own files."""
-    if not _folder:
-        _folder.append(Path(tempfile.mkdtemp(prefix="matchers-", dir=SparkFiles.getRootDirectory())))
-    return _folder[0]
-
-
-def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> Iterator[WorkerOutput]:
+def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerOutput]:
     """Apply a span (range of seqs) to the state of a node, which is stored in *blobs*; yield the output.
 
     Once all output was yielded, *blobs* have the state at the end of the span.
@@ -144,7 +136,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
     if kept is not None and kept.store.applied == blobs.head().applied:
         kept.store.follow(blobs)
     else:
-        kept, is_cached = _restore(job, node, blobs, folder), False
+        kept, is_cached = _restore(job, node, blobs), False
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
@@ -159,8 +151,9 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
             raise LostLogError(node, span.last)
         span = span._replace(first=begun.seq + 1)
         kept.store.replace(begun.seq, dict(begun.rows))
-        kept = _restore(job, node, blobs, folder)
+        kept = _restore(job, node, blobs)
     files, tallies = job.files(node), _Tallies(node)
+    uses = kept.matchers.files.uses
     now = time.time_ns() // 1_000
     yield from files.add("dead_letters", missing_letters(span.missing, now).to_batches())
     if begun is not None:
@@ -190,12 +183,13 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         now=span.now,
         incarnation=kept.state.mark.incarnation,
         digest=kept.state.mark.digest,
+        matchers=kept.matchers.files.uses.since(uses),
     )
     _kept[key] = kept
     yield WorkerOutput("node", node, None, 0, cbor2.dumps(report))
 
 
-def _restore(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
+def _restore(job: Job, node: str, blobs: Blobs) -> _Kept:
     store = BlobStore(blobs)
     plan = job.plan
     contact = plan.contact if {"contacts", "meetings"} & {*plan.tables} else None
@@ -204,7 +198,7 @@ def _restore(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
     )
     bounds: dict[str, Any] = {"most_facts": job.piece_facts, "most_bytes": job.piece_bytes}
     reader = SpanReader(Path(job.log), node, **bounds, patience=job.patience)
-    return _Kept(store, state, Matchers(folder), reader)
+    return _Kept(store, state, Matchers(), reader)
 
 
 def _check_same_log(kept: _Kept, log: Path, node: str) -> None:

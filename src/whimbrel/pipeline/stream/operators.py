@@ -45,12 +45,12 @@ class NodeFold(_Fold):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
         """Process the new seqs of the node *key*; a batch has one row (a range of seqs) per node."""
-        from whimbrel.pipeline.stream.node_fold import fold_node, scratch, span_of
+        from whimbrel.pipeline.stream.node_fold import fold_node, span_of
 
         del timerValues
         found, job = [span_of(row) for row in rows], self._job()
         for span in sorted(found):
-            for made in fold_node(job, key[0], span, self._blobs, scratch()):
+            for made in fold_node(job, key[0], span, self._blobs):
                 yield Row(**made._asdict())
 
 

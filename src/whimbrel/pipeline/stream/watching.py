@@ -95,6 +95,7 @@ class Told:
             batch = {name: getattr(taken, name) for name in names}
             batch["took_s"], batch["notes"] = round(taken.took_s, 3), list(taken.notes)
             batch["late"] = dict(taken.late)
+            batch["matchers"] = taken.matchers._asdict()
         rate = {"rows_per_s": round(self.rows_per_s, 1)}
         return {
             "at": self.at,

@@ -99,17 +99,13 @@ class VersionPlaces:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def arrays(self, moves: Moves | None) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Any]:
         """Return flat arrays by name, from which ``of_arrays`` restores this object.
 
-        They have the place that each subscription version is limited to, and the number of its distinct filter. With
-        *moves* they also have where devices were over time (tracks), and the number of each version's session.
+        They have the place that each subscription version is limited to, and the number of its distinct filter.
         """
         found = {f"places.{name}": np.ascontiguousarray(getattr(self.columns, name)).reshape(-1) for name in _SAVED}
         found["wishes"] = self.wishes
-        if moves is not None:
-            found["numbers"] = moves.numbers(self.sessions.to_pylist())
-            found |= moves.arrays()
         return found
 
     @classmethod

@@ -11,7 +11,7 @@ and hides all versions of the changed sessions in the large one (``LayerBase``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -44,6 +44,7 @@ __all__ = [
     "open_intervals",
     "pack_versions",
     "touched_sessions",
+    "track_arrays",
     "validity_intervals",
     "versions",
 ]
@@ -136,7 +137,7 @@ def _endings(changes: Any, deletions: Any | None) -> tuple[Any, Any]:
     if deletions is None or not deletions.num_rows or not count:
         return ended_seqs, ended_at
     deleted_seqs, deleted_at = (_numbers(deletions.column(name)) for name in ("seq", "changed_at"))
-    both = [_joined(changes.column(name), deletions.column(name)) for name in _PLACE[:2]]
+    both = [_concat(changes.column(name), deletions.column(name)) for name in _PLACE[:2]]
     sessions = codes_of(both)
     ranks = np.unique(np.concatenate([seqs, deleted_seqs]), return_inverse=True)[1].astype(np.int64)
     keys = sessions * (ranks.size + 1) + ranks  # in the order of session and seq
@@ -149,7 +150,7 @@ def _endings(changes: Any, deletions: Any | None) -> tuple[Any, Any]:
     return ended_seqs, ended_at
 
 
-def _joined(*columns: Any) -> Any:
+def _concat(*columns: Any) -> Any:
     return pa.concat_arrays([whole_array(column) for column in columns])
 
 
@@ -188,16 +189,22 @@ class LayerBase(NamedTuple):
     """The large matcher that a small one updates, and the sessions whose subscriptions the small one replaces."""
 
     path: str
-    """File of the large matcher, which does not lie over another one."""
+    """File of the large matcher, which does not lie over another one; relative to the folder of the small one."""
     sessions: Collection[str]
     """Sessions whose versions in the large matcher are hidden, because the small matcher has all their versions."""
 
 
-def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, moves: Moves | None = None) -> set[str]:
+def pack_versions(
+    path: Path,
+    table: Any,
+    *,
+    over: LayerBase | None = None,
+    tracks: Mapping[str, Any] | None = None,
+    digest: str = "",
+) -> None:
     """Write the matcher of the versions in *table*, with all data that workers need, to *path*.
 
-    *moves* has the tracks of devices if places matter. Return the columns of a publication that this matcher needs, in
-    addition to those that are always needed. The matcher *over* which it lies may need others.
+    *tracks* are the ``track_arrays`` of the sessions' devices if places matter. *digest* is stored with the matcher.
     """
     wishes, distinct = distinct_wishes(table)
     try:
@@ -205,15 +212,23 @@ def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, move
     except FilterError:  # a stream's state has a filter that only an older version could read
         matcher = _matcher_of(distinct, read=_readable)
     places = VersionPlaces.of_table(table, wishes=wishes, wish_count=distinct.num_rows)
-    extra = places.arrays(moves) | {
-        "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
-    }
+    extra = (
+        places.arrays()
+        | dict(tracks or {})
+        | {
+            "digest": np.frombuffer(digest.encode(), np.uint8),
+            "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
+        }
+    )
     if over is not None:
         extra["below"] = np.frombuffer(over.path.encode(), np.uint8)
         extra["covered"] = _as_bytes(pa.table({"session": pa.array(sorted(over.sessions), pa.string())}))
     matcher.save(path, extra=extra)
-    needed = ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
-    return needed | ({"place", "radius_m"} if moves is not None or not places.is_plain else set())
+
+
+def track_arrays(table: Any, moves: Moves) -> dict[str, Any]:
+    """Return the places of devices over time for the versions in *table*, as arrays for ``pack_versions``."""
+    return {"numbers": moves.numbers(table.column("session").to_pylist()), **moves.arrays()}
 
 
 def _matcher_of(table: Any, *, read: Callable[[str | None], str | None] | None = None) -> Matcher:
@@ -264,18 +279,33 @@ class PackedVersions:
     """Limits to places of the versions in this layer."""
     words: SubjectWords
     """Words in the subject filters of this layer."""
+    digest: str = ""
+    """Digest of what the matcher is made of, if its file has one."""
     below: PackedVersions | None = None
     """The base layer, if there is one; its versions come first in ``table``, ``begun`` and ``ended``."""
     is_seen: Any = None
     """Mask of the versions of the base layer that are not hidden."""
 
     @classmethod
-    def map(cls, path: str, node: str) -> PackedVersions:
-        """Map the file at *path*, the matcher of *node*; a process keeps the last mapped matcher of each node."""
+    def map(cls, path: str, node: str, known: Sequence[PackedVersions] = ()) -> PackedVersions:
+        """Map the file at *path*, the matcher of *node*; a process keeps the last mapped matcher of each node.
+
+        Matchers that are *known* are not mapped again.
+        """
         kept = _last.get(node)
         if kept is None or kept.path != path:
-            kept = _last[node] = _map(path, [] if kept is None else [kept, kept.below])
+            kept = _last[node] = _map(path, [*known, *([] if kept is None else [kept, kept.below])])
         return kept
+
+    @classmethod
+    def last(cls, node: str) -> PackedVersions | None:
+        """Return the last mapped matcher of *node*, or None."""
+        return _last.get(node)
+
+    @classmethod
+    def forget(cls, node: str) -> None:
+        """Forget the last mapped matcher of *node*."""
+        _last.pop(node, None)
 
     def match(self, batch: Any, moves: Moves | None = None) -> tuple[Any, Any]:
         """Return the matches: row numbers of *batch*, ascending, and the number of the version that matches in each.
@@ -322,13 +352,14 @@ def _map(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions:
     words = SubjectWords(pc.unique(table.column("subject_filter")).to_pylist())
     try:
         places = VersionPlaces.of_arrays(table, extra, wish_count=len(matcher))
-    except InvalidValueError as error:
+        digest = extra["digest"].tobytes().decode()
+    except (InvalidValueError, KeyError, UnicodeDecodeError) as error:
         raise CorruptIndexError(path, str(error)) from error
     below, is_seen = None, None
     if "below" in extra:
-        below = _map(extra["below"].tobytes().decode(), known)
+        below = _map(str(Path(path).parent / extra["below"].tobytes().decode()), known)
         covered = _from_bytes(extra["covered"]).column("session")
         is_seen = ~pc.is_in(below.table.column("session"), covered).to_numpy(zero_copy_only=False)
         table = pa.concat_tables([below.table, table])
     begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
-    return PackedVersions(path, matcher, table, begun, ended, places, words, below, is_seen)
+    return PackedVersions(path, matcher, table, begun, ended, places, words, digest, below, is_seen)

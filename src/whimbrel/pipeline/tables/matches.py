@@ -6,8 +6,7 @@ matches a whole Arrow batch at a time; no row is handled in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,23 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.subscriptions.matcher_files import MatcherFiles, MatcherInput
 from whimbrel.pipeline.subscriptions.moves import Moves
-from whimbrel.pipeline.subscriptions.versions import LayerBase, PackedVersions, pack_versions, versions
+from whimbrel.pipeline.subscriptions.versions import PackedVersions, track_arrays, versions
 
-__all__ = ["Shipped", "match_rows", "pack"]
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """Matchers of some nodes, as files."""
-
-    files: dict[str, str]
-    """File of the matcher, per node."""
-
-    @classmethod
-    def together(cls, parts: Sequence[Shipped]) -> Shipped:
-        """Combine the matchers of several nodes."""
-        return cls({node: file for part in parts for node, file in part.files.items()})
+__all__ = ["match_rows", "pack"]
 
 
 def pack(
@@ -40,29 +27,30 @@ def pack(
     changed: Any,
     deleted: Any,
     folder: Path,
+    files: MatcherFiles,
     *,
-    over: LayerBase | None = None,
     moved: tuple[Any, Any] | None = None,
-) -> Shipped:
-    """Pack a matcher into *folder* for each of *ranges* (node, first and last seq).
+) -> dict[str, str]:
+    """Leave a matcher in *folder* for each of *ranges* (node, first and last seq); return its file, per node.
 
     *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
-    *moved* are tables of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``. A matcher of one node may
-    lie *over* a larger matcher, which it updates, and which the workers find at the same path.
+    *moved* are tables of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``. A matcher that
+    *files* already have is mapped, not packed.
     """
-    files: dict[str, str] = {}
+    found: dict[str, str] = {}
     for node, first, last in ranges:
         deletions = _of_node(deleted, node)
         table = versions(_of_node(changed, node), deletions, first=first, last=last)
-        moves = None
+        tracks = None
         if moved is not None:
             moves = Moves()
             moves.numbers(table.column("session").to_pylist())  # must come first: tracks have a row per session
             moves.take(_of_node(moved[0], node), _of_node(moved[1], node), deletions)
+            tracks = track_arrays(table, moves)
         path = folder / f"{uuid4().hex}.matcher"
-        pack_versions(path, table, over=over, moves=moves)
-        files[node] = str(path)
-    return Shipped(files)
+        files.leave(node, MatcherInput(table, tracks=tracks), path)
+        found[node] = str(path)
+    return found
 
 
 def _of_node(table: Any, node: str) -> Any:

@@ -4,6 +4,8 @@ In a large fleet some device subscribes in nearly every batch, and packing a hun
 than the rest of the batch. So a matcher has two layers (``versions``): a large one that stays, and a small one for the
 sessions that changed since, which is rebuilt. When the small layer has grown too large, everything is packed again.
 Rule: each call for a batch's matcher gets all changes of that batch; so a matcher is valid until the next change.
+Rule: a worker to which a node moves maps the large layer that the node's last worker has packed (``matcher_files``). A
+seq of the node's log identifies a version, so the seqs in force tell which sessions changed since.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.subscriptions.versions import LayerBase, touched_sessions
-from whimbrel.pipeline.tables.matches import Shipped, pack
+from whimbrel.pipeline.subscriptions.matcher_files import MatcherFiles, MatcherInput, matcher_files
+from whimbrel.pipeline.subscriptions.versions import LayerBase, PackedVersions, touched_sessions, versions
 from whimbrel.pipeline.unit.node_share import NodeShare
 
 __all__ = ["SMALL", "Matchers"]
@@ -27,10 +30,9 @@ SMALL = 8
 
 @dataclass(slots=True)
 class _Kept:
-    below: Shipped
-    size: int
-    """Number of subscriptions in the large layer, ``below``."""
-    shipped: Shipped
+    below: PackedVersions
+    """The large layer."""
+    packed: PackedVersions
     """The large layer, with the small layer over it if there is one."""
     changed: set[str] = field(default_factory=set)
     """Sessions that changed since the large layer was packed."""
@@ -39,38 +41,52 @@ class _Kept:
 
 
 class Matchers:
-    """The matchers of all nodes, as files in *folder*."""
+    """The matchers of all nodes, as files of this machine's cache, or in a *folder* of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None = None) -> None:
+        self.files = matcher_files() if folder is None else MatcherFiles(folder)
         self._kept: dict[str, _Kept] = {}
 
-    def ship(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> Shipped:
+    def find(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> PackedVersions:
         """Return the matcher for a batch of one node that begins with the seq *first*.
 
         The matcher has the subscriptions in force before the batch (*state*) and the changes of the batch: *changed*
         and *deleted* are pyarrow.Tables of ``interests`` and ``sessions``.
         """
         now = touched_sessions(changed, deleted)
-        kept = self._kept.get(state.node)
+        kept = self._kept.get(state.node) or self._resume(state)
         if kept is not None and not now and not kept.is_stale:
-            return kept.shipped
-        span = (state.node, first, INT64_MAX)
+            return kept.packed
         if kept is not None:
             kept.changed |= now
             rows = pa.concat_tables([state.in_force.rows_of(kept.changed), changed])
-            if SMALL * max(rows.num_rows, len(kept.changed)) <= kept.size:
-                over = LayerBase(kept.below.files[state.node], kept.changed)
-                layer = pack([span], rows, deleted, self._folder, over=over)
-                if kept.shipped is not kept.below:
-                    _remove(kept.shipped)
-                kept.shipped, kept.is_stale = Shipped.together([kept.below, layer]), False
-                return kept.shipped
+            if SMALL * max(rows.num_rows, len(kept.changed)) <= len(kept.below.begun):
+                over = LayerBase(Path(kept.below.path).name, frozenset(kept.changed))
+                layer = MatcherInput(versions(rows, deleted, first=first, last=INT64_MAX), over)
+                kept.packed, kept.is_stale = self.files.open(state.node, layer, [kept.below]), False
+                return kept.packed
         rows = pa.concat_tables([state.in_force.rows(), changed])
-        self._forget(state.node)
-        everything = pack([span], rows, deleted, self._folder)
-        self._kept[state.node] = _Kept(everything, rows.num_rows, everything)
+        given = MatcherInput(versions(rows, deleted, first=first, last=INT64_MAX))
+        everything = self.files.open(state.node, given)
+        self._kept[state.node] = _Kept(everything, everything)
+        if (name := _head_of(state)) is not None:
+            self.files.set_head(name, given.digest)
         return everything
+
+    def _resume(self, state: NodeShare) -> _Kept | None:
+        """Return the large layer that another worker has packed for this node, or None if there is none."""
+        name = _head_of(state)
+        digest = None if name is None else self.files.head(name)
+        below = None if digest is None else self.files.find(digest, state.node)
+        if below is None or below.below is not None:
+            return None
+        whose = state.in_force.whose
+        in_force = np.fromiter(whose, np.int64, len(whose))
+        is_over = pa.array(np.isin(below.begun, in_force, invert=True))
+        changed = {*below.table.column("session").filter(is_over).to_pylist()}
+        changed |= {whose[seq][0] for seq in np.setdiff1d(in_force, below.begun).tolist()}
+        kept = self._kept[state.node] = _Kept(below, below, changed, is_stale=bool(changed))
+        return kept
 
     def note(self, state: NodeShare, changed: Any, deleted: Any) -> None:
         """Record the changes of a batch that needs no matcher, for the next batch that needs one."""
@@ -80,18 +96,11 @@ class Matchers:
             kept.changed |= now
             kept.is_stale = True
 
-    def _forget(self, node: str) -> None:
-        kept = self._kept.pop(node, None)
-        if kept is not None:
-            _remove(kept.shipped)
-            _remove(kept.below)
-
     def forget(self) -> None:
-        """Remove the matchers of all nodes, and their files."""
-        for node in list(self._kept):
-            self._forget(node)
+        """Forget the matchers of all nodes; their files stay until they are evicted."""
+        self._kept.clear()
 
 
-def _remove(shipped: Shipped) -> None:
-    for file in shipped.files.values():
-        Path(file).unlink(missing_ok=True)
+def _head_of(state: NodeShare) -> str | None:
+    """Return a name of this node's log; None if the log has no incarnation, so that another one could look the same."""
+    return None if state.mark.incarnation is None else f"{state.mark.incarnation} {state.node}"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
-from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED
 from whimbrel.pipeline.unit.folding import TakenPiece, fold_piece
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.matching import MatchedPiece, match_piece
@@ -56,7 +56,7 @@ def _match(piece: Piece, state: NodeShare, matchers: Matchers, *, window_us: int
     state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
     found = None
     if "publications" in piece.tables:
-        found = PackedVersions.map(matchers.ship(state, piece.first, changed, deleted).files[piece.node], piece.node)
+        found = matchers.find(state, piece.first, changed, deleted)
     else:
         matchers.note(state, changed, deleted)
     seen = state.seen_content(piece.table("policies", ("text",)))
