@@ -85,11 +85,13 @@ class Generator:
             time.sleep(0.01)
         return publishers.result()
 
-    def latency(self, load: Load, *, rate: float) -> Latency:
-        """Send *load* at *rate* per second, and return percentiles of the delivery times."""
+    def latency(self, load: Load, *, rate: float, pid: int | None = None) -> Latency:
+        """Send *load* at *rate* per second; return percentiles of the delivery times, and the CPU time of *pid*."""
         if load.size_bytes < STAMP.size:
             raise InvalidValueError("length of bodies", load.size_bytes, f"at least {STAMP.size} bytes, for the time")
+        before = cpu_s(pid)
         times = sorted(self._pool.submit(publish_paced, load, rate).result())
+        after = cpu_s(pid)
         if not times:
             raise LoadError("no publications", "some")
         return Latency(
@@ -98,6 +100,7 @@ class Generator:
             arrived=len(times),
             p50_us=times[len(times) // 2] / 1e3,
             p99_us=times[int(len(times) * 0.99)] / 1e3,
+            cpu_us=None if before is None or after is None else (after - before) / len(times) * 1e6,
         )
 
     def leave(self, load: Load, client_id: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from whimbrel.mqtt.codec import decode, encode
 from whimbrel.mqtt.packets import V5, Connack, Connect, Packet, Suback, Subscribe, SubscriptionRequest
@@ -13,7 +14,7 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties
 from whimbrel.sim.load.load import Load, LoadError
 from whimbrel.sim.load.tally import Tally
 
-__all__ = ["PATIENCE_S", "READ_BYTES", "connect", "read_packet", "subscribe", "take"]
+__all__ = ["PATIENCE_S", "READ_BYTES", "connect", "read_packet", "subscribe", "subscribers", "take"]
 
 PATIENCE_S = 20
 """Timeout of one read, write or answer."""
@@ -67,6 +68,17 @@ def connect(load: Load, client_id: str = "", *, is_clean: bool = True) -> socket
         link.close()
         raise
     return link
+
+
+@contextmanager
+def subscribers(load: Load) -> Iterator[list[socket.socket]]:
+    """Connect the subscribers of *load*, without subscribing; end their sessions afterwards."""
+    names = [f"bench-{secrets.token_hex(8)}" for _ in range(load.subscribers)]
+    with ExitStack() as stack:
+        yield [stack.enter_context(connect(load, name, is_clean=not load.is_stored)) for name in names]
+    if load.is_stored:
+        for name in names:
+            connect(load, name).close()
 
 
 def subscribe(link: socket.socket, load: Load, filters: Sequence[str] = ()) -> None:

@@ -42,6 +42,8 @@ class Load:
     """Content filters of each subscriber; with them, every publication must match exactly one subscriber."""
     window: int = 4_000
     """Most publications in flight."""
+    is_stored: bool = False
+    """Whether the sessions of the subscribers outlive their connections; they are ended after the measurement."""
     limit_s: float = 20.0
     """Longest time of sending; publications that are left then are not sent."""
 
@@ -113,6 +115,8 @@ class Latency:
     arrived: int
     p50_us: float
     p99_us: float
+    cpu_us: float | None = None
+    """Processor time of the broker per arrival, in microseconds; None if it is unknown."""
 
     @property
     def lost(self) -> int:

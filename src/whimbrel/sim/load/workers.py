@@ -15,7 +15,7 @@ from pathlib import Path
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Disconnect, Pingreq, Pingresp, Publish
 from whimbrel.sim.load.board import Board
-from whimbrel.sim.load.links import READ_BYTES, connect, read_packet, subscribe, take
+from whimbrel.sim.load.links import READ_BYTES, connect, read_packet, subscribe, subscribers, take
 from whimbrel.sim.load.load import MAX_IDS, Idle, Load, LoadError, publications
 from whimbrel.sim.load.processes import raise_file_limit, resident_bytes
 from whimbrel.sim.load.tally import STAMP, Stamps, Tally
@@ -42,8 +42,7 @@ def receive_all(path: Path, load: Load) -> float:
     """Run all subscribers until the measurement is over; return the processor time used."""
     board, began = Board(path), time.process_time()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for number in range(load.subscribers):
-            link = stack.enter_context(connect(load))
+        for number, link in enumerate(stack.enter_context(subscribers(load))):
             subscribe(link, load, load.filters[number] if load.filters else ())
             selector.register(link, selectors.EVENT_READ, (link, Tally(load)))
         board.ready()
@@ -157,7 +156,7 @@ def publish_paced(load: Load, rate: float) -> list[int]:
     """Publish at *rate*; return the nanoseconds of each delivery. One process publishes and subscribes."""
     times: list[int] = []
     with ExitStack() as stack:
-        receivers = [stack.enter_context(connect(load)) for _ in range(load.subscribers)]
+        receivers = stack.enter_context(subscribers(load))
         for link in receivers:
             subscribe(link, load)
         publisher = stack.enter_context(connect(load))
