@@ -50,6 +50,7 @@ class Timers:
         loop = self.running.loop
         loop.call_later(_TICK_S, self._tick)
         loop.call_soon(self._write_view)  # the next start then need not replay the same records
+        self._prepare_transforms()
 
     @until_closed
     def _tick(self) -> None:
@@ -72,10 +73,14 @@ class Timers:
             self._log_sync.settle()
             broker.memory.set_outgoing(self._turns.measure_outgoing())
             self._look_at_disk()
-        if broker.state.decisions.shape.may_compress:
-            self._turns.transforms.prepare()
+        self._prepare_transforms()
         self._turns.flush_soon()
         running.loop.call_later(_TICK_S, self._tick)
+
+    def _prepare_transforms(self) -> None:
+        """Start a process for transforms if a policy may need one: starting it takes longer than a transform."""
+        if self.running.broker.state.decisions.shape.may_compress:
+            self._turns.transforms.prepare()
 
     def _look_at_disk(self) -> None:
         """Refuse publications while the disk is nearly full, slow publishers, and make space at once."""
