@@ -144,7 +144,7 @@ class Rig:
         authorizer: Authorizer | None = None,
         verify: Verify | None = None,
         now: int | None = None,
-        has_direct_path: bool = True,
+        has_plans: bool = True,
     ) -> None:
         self.now = START if now is None else now
         self.listened_us = 0
@@ -162,7 +162,7 @@ class Rig:
             authorizer=authorizer,
             verify=verify,
             now=now,
-            has_direct_path=has_direct_path,
+            has_plans=has_plans,
         )
         # A test has many rigs, and forgets them; their files must not stay open for all the tests that come after.
         weakref.finalize(self, self.log._release)

@@ -11,7 +11,7 @@ from broker_traffic import Traffic
 from policy_traffic import PolicyTraffic
 from session_traffic import SessionTraffic
 from single_process import Delivery, SingleProcess
-from test_broker_direct_recipients import PIECEWISE
+from test_broker_plans import PIECEWISE
 
 from whimbrel.hold.private import is_private
 from whimbrel.log.reader import read

@@ -41,11 +41,11 @@ def _naive(rig: Rig) -> NaiveNode:
     return naive
 
 
-def _check(traffic: Traffic, *, has_direct_path: bool) -> None:
+def _check(traffic: Traffic, *, has_plans: bool) -> None:
     traffic.settle()
     traffic.rig.tick()
     found, expected = _rows(traffic.rig), expected_rows(_naive(traffic.rig))
-    if has_direct_path:  # what is on its way to a session that ends with its connection is not held: nobody will ask
+    if has_plans:  # what is on its way to a session that ends with its connection is not held: nobody will ask
         expected = {key: row for key, row in expected.items() if key[0] != "notification" or key in found}
     for key, row in found.items():
         if key[0] == "client":
@@ -58,19 +58,19 @@ def _check(traffic: Traffic, *, has_direct_path: bool) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_live_broker_has_what_its_log_says(seed: int, tmp_path: Path) -> None:
     """Sessions, wills, retained messages and all qualities of service."""
-    has_direct_path = seed % 2 == 0
-    traffic = Traffic(Rig(tmp_path, has_direct_path=has_direct_path), seed, has_content=seed % 4 > 1)
+    has_plans = seed % 2 == 0
+    traffic = Traffic(Rig(tmp_path, has_plans=has_plans), seed, has_content=seed % 4 > 1)
     traffic.run(STEPS)
-    _check(traffic, has_direct_path=has_direct_path)
+    _check(traffic, has_plans=has_plans)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_live_broker_has_what_its_log_says_of_policies(seed: int, tmp_path: Path) -> None:
     """Choices, variables, failures and decisions that wait for their receipts."""
-    has_direct_path = seed % 2 == 0
-    traffic = PolicyTraffic(Rig(tmp_path, has_direct_path=has_direct_path), seed)
+    has_plans = seed % 2 == 0
+    traffic = PolicyTraffic(Rig(tmp_path, has_plans=has_plans), seed)
     traffic.run(STEPS)
-    _check(traffic, has_direct_path=has_direct_path)
+    _check(traffic, has_plans=has_plans)
 
 
 def test_a_decision_about_a_retained_message_ends_with_its_receipt(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from whimbrel.mqtt.packets import (
     Pingreq,
     Pingresp,
     Puback,
+    PubackRun,
     Pubcomp,
     Publish,
     Pubrec,
@@ -245,6 +246,40 @@ def test_chunking_never_changes_the_packets(case: tuple[int, list[Packet]], step
     received = [p for at in range(0, len(wire), step) for p in decoder.receive(wire[at : at + step])]
     assert told(received) == told(sent)
     assert decoder.failure is None
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.lists(st.integers(0, 65_535), min_size=1, max_size=9).map(
+                lambda ids: b"".join(b"\x40\x02" + each.to_bytes(2) for each in ids)
+            ),
+            st.sampled_from([b"\xc0\0", b"\x40\x03\0\1\x10", b"\x40\x02", b"\x30\x03\0\1a"]),
+        ),
+        max_size=6,
+    ),
+    step=st.integers(1, 40),
+    piece_bytes=st.sampled_from([96, 250, 1_000_000]),
+)
+def test_joined_pubacks_are_the_pubacks(pieces: list[bytes], step: int, piece_bytes: int) -> None:
+    """A run of PUBACKs is read at once, and says what they say one by one: also where it ends with nonsense."""
+    wire = b"".join(pieces)
+    joining = Decoder(version=V5, joins_pubacks=True, piece_bytes=piece_bytes)
+    plain = Decoder(version=V5)
+    joined: list[Packet] = []
+    one_by_one: list[Packet] = []
+    for at in range(0, len(wire), step):
+        joined += joining.receive(wire[at : at + step])
+        while joining.has_more and joining.failure is None:
+            joined += joining.receive(b"")
+        one_by_one += plain.receive(wire[at : at + step])
+    told = [
+        each
+        for packet in joined
+        for each in (map(Puback, packet.packet_ids) if isinstance(packet, PubackRun) else (packet,))
+    ]
+    assert told == one_by_one
+    assert str(joining.failure) == str(plain.failure)
 
 
 @given(case=streams, garbage=st.binary(max_size=30), version=st.sampled_from([None, V311, V5]), step=st.integers(1, 40))

@@ -253,11 +253,11 @@ def test_aliases_of_a_mounted_client_stand_for_its_own_topics(rig: Rig) -> None:
 # -- how long a message may be, and whether it is retained -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("has_direct_path", [True, False])
-def test_a_body_that_is_too_long_is_refused_and_the_connection_stays(tmp_path: Path, *, has_direct_path: bool) -> None:
+@pytest.mark.parametrize("has_plans", [True, False])
+def test_a_body_that_is_too_long_is_refused_and_the_connection_stays(tmp_path: Path, *, has_plans: bool) -> None:
     """As Mosquitto's message_size_limit does: version 5 is told, version 3.1.1 has no words for it."""
     config = replace(Config(), limits=LimitSettings(message_bytes=4))
-    rig = Rig(tmp_path, config, has_direct_path=has_direct_path)
+    rig = Rig(tmp_path, config, has_plans=has_plans)
     reader = rig.subscriber("reader", "a", qos=1)
     for version in (V5, V311):
         publisher = rig.client(f"publisher-{version}", version=version)

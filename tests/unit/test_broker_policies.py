@@ -227,12 +227,12 @@ def test_history_does_not_pass_by_a_policy(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("has_direct_path", [True, False])
+@pytest.mark.parametrize("has_plans", [True, False])
 def test_what_a_policy_withholds_is_not_sent_and_not_taken_from_others(
-    tmp_path: Path, qos: int, *, has_direct_path: bool
+    tmp_path: Path, qos: int, *, has_plans: bool
 ) -> None:
     """At any QoS the account has both as they happened."""
-    rig = Rig(tmp_path, has_direct_path=has_direct_path)
+    rig = Rig(tmp_path, has_plans=has_plans)
     phone = _phone(rig, qos)
     other = rig.subscriber("other", "ward/#", qos=qos)
     _report(phone, rig, battery=0.4)

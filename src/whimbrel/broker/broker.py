@@ -14,7 +14,7 @@ makes no decision that a restart would need to know.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import cast
 
@@ -66,6 +66,7 @@ from whimbrel.mqtt.packets import (
     Packet,
     Pingreq,
     Puback,
+    PubackRun,
     Pubcomp,
     Publish,
     Pubrec,
@@ -102,12 +103,12 @@ class Broker:
         verify: Verify | None = None,
         died_at: int | None = None,
         now: int | None = None,
-        has_direct_path: bool = True,
+        has_plans: bool = True,
     ) -> None:
         """Take over from a broker that died at *died_at*; *died_at* and *now* default to the time of the last fact.
 
-        With *has_direct_path* false, every publication goes through the hold (the queues of all sessions) and none
-        takes the fast path (``DirectPath``): this is slower, with the same results.
+        With *has_plans* false, every publication goes through the hold (the queues of all sessions), and none
+        is taken with a plan (``PublicationRuns``): this is slower, with the same results.
         """
         self.config, self.state, self.counters = config, state, state.volatile.counters
         self.memory = state.memory
@@ -140,7 +141,7 @@ class Broker:
             self._long_work,
             admission,
             self._delivering.pump_ready,
-            has_direct_path=has_direct_path,
+            has_plans=has_plans,
         )
         self._interests = SubscribeHandler(
             config, self._commits, state, self._sender, authorizer, self._delivering, self._long_work, admission, gate
@@ -247,6 +248,27 @@ class Broker:
         return self._commits.wants_sync
 
     @property
+    def chores(self) -> tuple[Sized, ...]:
+        """Collections that are empty unless the shell has tasks to run, log to read, or lines to write for the core.
+
+        They are the same objects for the whole life of the core, so that a turn without chores costs nothing.
+        """
+        lines = self.events.lines, self.events.left_out, self._ownership.notices, self._policies.notices
+        return (self.blocking_tasks, self.transforms, self.history.asking, self.rates.news, *lines)
+
+    @property
+    def unfinished(self) -> tuple[Sized, ...]:
+        """Collections that are empty unless the core has work for later turns or waits for the disk: see ``chores``."""
+        delivering = self._delivering
+        return (
+            self._commits.waiting,
+            self._long_work.unfinished,
+            delivering.unfinished,
+            delivering.deciding,
+            self.history.ready,
+        )
+
+    @property
     def has_work(self) -> bool:
         """Whether unfinished work waits for ``go_on``, which the shell calls in each turn of the event loop."""
         return any((self._commits.is_behind, self._long_work, self._delivering.has_work, self.history.has_work))
@@ -263,7 +285,7 @@ class Broker:
         While a large fact is applied over several turns, clients are still read from. Without this bound, publications
         that have a seq and wait behind that fact would fill the memory.
         """
-        return len(self._commits.waiting) > _MAX_WAITING
+        return self._commits.waiting_facts > _MAX_WAITING
 
     @property
     def is_applying(self) -> bool:
@@ -364,11 +386,12 @@ class Broker:
                     link.behind += packets[at:]
                     break
             elif type(packet) is Puback and link.client is not None:
-                end = at + 1
-                while end < count and type(packets[end]) is Puback:
-                    end += 1
-                self._delivering.on_pubacks(link.client, cast("Sequence[Puback]", packets[at:end]), now)
-                at = end
+                self._delivering.on_pubacks(link.client, (packet.packet_id,), now)
+                at += 1
+            elif type(packet) is PubackRun and link.client is not None:
+                self._delivering.on_pubacks(link.client, packet.packet_ids, now)
+                at += 1
+                left -= len(packet.packet_ids)
             else:
                 self._handle(link, packet, now)
                 at += 1
@@ -544,11 +567,10 @@ class Broker:
 
     def take_notices(self) -> list[Notice]:
         """Return the notices for the operator since the last call; the shell writes them to the process log."""
-        notices, self._ownership.notices = self._ownership.notices, []
-        notices += self._policies.take_notices()
-        if self.rates.news:
-            news, self.rates.news = self.rates.news, []
-            notices += [each.notice() for each in news]
+        own, policies, news = self._ownership.notices, self._policies.notices, self.rates.news
+        notices = [*own, *policies, *(each.notice() for each in news)]
+        for told in (own, policies, news):
+            told.clear()
         return notices
 
     def drain(self) -> None:

@@ -9,7 +9,7 @@ updated in small steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, Self, TypeVar, cast
 
 from whimbrel.hold.commands import Command, Identity, Matches, Published
@@ -31,6 +31,7 @@ from whimbrel.hold.view import View
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
+    Outcome,
     PolicyChanged,
     PresenceChanged,
     Receipt,
@@ -73,7 +74,7 @@ class Hold(Generic[K]):
         self.tally = self._state
         """The state, from which callers read the number of pending notifications (``pendings``) without a call."""
         self._view = View(self._state, is_followed=state is not None)
-        self._lanes = FastLanes(self._state, self._view, retention)
+        self._lanes = lanes = FastLanes(self._state, self._view, retention)
         endings = OutcomeRules(self._state, self._view)
         keeping = QueueRules(self._state, endings, retention)
         members = MemberRules(self._state, self._view, endings, self._lanes, keeping)
@@ -87,6 +88,11 @@ class Hold(Generic[K]):
         self._changes = SubscriptionRules(self._state, self._view, endings, self._lanes, members)
         # Methods of the rules are attributes of the hold: wrapping them would cost a second call for every delivery.
         self.published, self.publishing = publications.published, publications.publishing
+        self.find_target, self.begin_flights, self._end_flights = (
+            lanes.find_target,
+            lanes.begin_flights,
+            lanes.end_flights,
+        )
         assumed = AssumedReceipts(self._state, self._view, endings, keeping, publications, retention)
         self.published_and_received = assumed.published
         self.confirmed, self.joined, self.disconnected = members.confirmed, members.joined, members.disconnected
@@ -249,6 +255,16 @@ class Hold(Generic[K]):
         if isinstance(fact, PolicyChanged):
             return self._choose(fact)
         return self.tick(time_of(fact))  # wills and policy decisions only advance the time
+
+    def confirm_all(self, at: int, session: str, device: str, seqs: Sequence[int]) -> list[Command]:
+        """Apply the receipts of notifications that a device received through one session, all at the time *at*.
+
+        The outcomes of those that were in flight in a fast lane are not among the commands.
+        """
+        out = self.tick(at)
+        for seq in self._end_flights(session, device, seqs):
+            out += self.confirmed(at, session, device, seq, Outcome.DELIVERED)
+        return out
 
     def applying(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> Work:
         """Apply a fact in slices of some milliseconds, yielding after each; return the commands as ``apply`` does.

@@ -52,9 +52,11 @@ __all__ = [
     "ReceiptColumns",
     "move_body",
     "move_values",
+    "publication_bodies",
     "publication_body",
     "publication_columns",
     "publication_values",
+    "receipt_bodies",
     "receipt_body",
     "receipt_columns",
     "receipt_prefix",
@@ -119,6 +121,20 @@ def publication_body(
     return b"".join((start, optional, publisher, subject, properties, body))
 
 
+def publication_bodies(
+    first: int, published_at: int, names: tuple[bytes, bytes], bodies: Sequence[bytes], *, qos: int
+) -> list[bytes]:
+    """Return the bodies of the records of several publications, whose seqs are *first* and those that follow it.
+
+    They have the same *names*, of publisher and subject, and neither an expiry nor properties.
+    """
+    flags, lengths, joined = qos << _QOS_SHIFT | _VALUE, tuple(map(len, names)), b"".join(names)
+    return [
+        b"".join((_pack_publication(seq, PUBLICATION, published_at, flags, *lengths), joined, body))
+        for seq, body in enumerate(bodies, start=first)
+    ]
+
+
 def receipt_prefix(session: str, device: str, subscriptions: Sequence[SubscriptionIdentity] = ()) -> bytes:
     """Encode session, device and subscriptions: the end of each receipt of a subscriber, which the broker reuses."""
     flat = [text for each in subscriptions for text in (each.subject_filter, each.name)]
@@ -128,6 +144,17 @@ def receipt_prefix(session: str, device: str, subscriptions: Sequence[Subscripti
 def receipt_body(seq: int, handed_at: int, prefix: bytes, notification_seq: int, via: str | None = "live") -> bytes:
     """Return the body of a delivery record in the short form; *prefix* is the result of ``receipt_prefix``."""
     return _pack_delivery(seq, DELIVERY, handed_at, notification_seq, _VIA_NUMBERS[via]) + prefix
+
+
+def receipt_bodies(first: int, handed_at: int, receipts: Sequence[tuple[bytes, int, str | None]]) -> list[bytes]:
+    """Return the bodies of several delivery records, whose seqs are *first* and those that follow it.
+
+    Each of *receipts* has the last three arguments of ``receipt_body``.
+    """
+    return [
+        _pack_delivery(seq, DELIVERY, handed_at, notification_seq, _VIA_NUMBERS[via]) + prefix
+        for seq, (prefix, notification_seq, via) in enumerate(receipts, start=first)
+    ]
 
 
 def move_body(seq: int, reported_at: int, latitude: float, longitude: float, device: bytes) -> bytes:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from zlib import crc32
 
-from whimbrel.errors import InvalidValueError, Phrase
+from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
 from whimbrel.log import layout
 from whimbrel.log.descriptors import open_descriptor
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, MissingRecordsError
@@ -232,18 +232,36 @@ class LogWriter:
 
         The caller has built *body* with the seq ``next_seq`` (``compact.publication_body``); this is not checked.
         """
-        if not self._last_at <= at <= LAST_TIME or at < FIRST_TIME:
-            low = max(self._last_at, FIRST_TIME)
-            raise InvalidValueError("time", at, f"from {low}, the last fact's, to {LAST_TIME}: time does not go back")
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidValueError("record", Phrase(f"{len(body)} bytes"), f"at most {MAX_BODY_BYTES} bytes")
-        if self._fault is not None:
-            raise LogWriteError(self._folder, self._fault, _REOPEN)
+        if not (self._last_at <= at <= LAST_TIME and at >= FIRST_TIME and len(body) <= MAX_BODY_BYTES) or self._fault:
+            raise self._append_error(at, len(body))
         seq = self._next_seq
         self._buffer.append((body, at))
         self._next_seq = seq + 1
         self._last_at = at
         return seq
+
+    def append_bodies(self, bodies: Sequence[bytes], at: int) -> int:
+        """Buffer the records of several facts of the time *at*, as ``append_body`` does; return the seq of the first.
+
+        The seqs of the facts are ``next_seq`` and those that follow it.
+        """
+        longest = max(map(len, bodies), default=0)
+        if not (self._last_at <= at <= LAST_TIME and at >= FIRST_TIME and longest <= MAX_BODY_BYTES) or self._fault:
+            raise self._append_error(at, longest)
+        seq = self._next_seq
+        self._buffer += [(body, at) for body in bodies]  # in one step: another thread may take them at any time
+        self._next_seq = seq + len(bodies)
+        self._last_at = at
+        return seq
+
+    def _append_error(self, at: int, longest: int) -> WhimbrelError:
+        """Return why a record of the time *at* with *longest* bytes cannot be buffered."""
+        low = max(self._last_at, FIRST_TIME)
+        if not low <= at <= LAST_TIME:
+            return InvalidValueError("time", at, f"from {low}, the last fact's, to {LAST_TIME}: time does not go back")
+        if longest > MAX_BODY_BYTES:
+            return InvalidValueError("record", Phrase(f"{longest} bytes"), f"at most {MAX_BODY_BYTES} bytes")
+        return LogWriteError(self._folder, self._fault or "", _REOPEN)
 
     def discard(self) -> int:
         """Drop the buffered facts that are not written, and return how many were dropped.

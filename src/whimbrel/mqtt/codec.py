@@ -10,11 +10,13 @@ Rule: a packet that is too large is refused as soon as its length is known, befo
 
 from __future__ import annotations
 
+import struct
+
 from whimbrel.mqtt.codes import PUBLISH_FIRST_BYTE, PacketType, ReasonCode
 from whimbrel.mqtt.decoding import decode, publish_at
 from whimbrel.mqtt.encoding import encode, publish_parts
 from whimbrel.mqtt.errors import PacketTooLargeError, ProtocolError
-from whimbrel.mqtt.packets import V5, Connect, Packet, Puback
+from whimbrel.mqtt.packets import V5, Connect, Packet, Puback, PubackRun
 from whimbrel.mqtt.primitives import MAX_VARINT, partial_varint_at
 from whimbrel.mqtt.properties import NO_PROPERTIES
 
@@ -28,6 +30,8 @@ _PACKET_BYTES = 96
 """Cost of decoding and handling one packet, in bytes that take as long to decode."""
 _new = tuple.__new__  # the shortest PUBACK is as frequent as PUBLISH, and is decoded here directly
 _SUCCESS = ReasonCode.SUCCESS
+_PUBACK, _PUBACK_BYTES = 0x4002, 4
+"""First two bytes of the shortest PUBACK, and its length."""
 
 
 class Decoder:
@@ -35,7 +39,8 @@ class Decoder:
 
     With a *version* it decodes the packets after a CONNECT. Without, it is a server's: the first packet must be a
     CONNECT, which has the version. One that *stops_after_connect* keeps the bytes behind CONNECT undecoded, in order,
-    until ``go_on``, so that a CONNECT is answered before anything else is decoded.
+    until ``go_on``, so that a CONNECT is answered before anything else is decoded. One that *joins_pubacks* returns
+    several PUBACKs that follow each other as one ``PubackRun``.
 
     >>> Decoder(version=5).receive(bytes.fromhex("c000 d0"))
     [Pingreq()]
@@ -43,6 +48,7 @@ class Decoder:
 
     __slots__ = (
         "_held",
+        "_joins_pubacks",
         "_max_packet_bytes",
         "_needed",
         "_piece_bytes",
@@ -60,8 +66,9 @@ class Decoder:
         version: int | None = None,
         stops_after_connect: bool = False,
         piece_bytes: int = MAX_PACKET_BYTES,
+        joins_pubacks: bool = False,
     ) -> None:
-        self.version = version
+        self.version, self._joins_pubacks = version, joins_pubacks
         self._piece_bytes = piece_bytes
         """Bytes after which ``receive`` leaves later packets for the next call; each packet adds ``_PACKET_BYTES``."""
         self.has_more = False
@@ -165,6 +172,12 @@ class Decoder:
             elif first & 0xF0 == PUBLISH_FIRST_BYTE:
                 packets.append(publish_at(data, first, start, stop, version))
             elif first == 0x40 and length == 2 and (data[start] or data[start + 1]):
+                if self._joins_pubacks and data[stop : stop + 2] == b"\x40\x02":
+                    ids = _pubacks_at(data, at, min(end, at + _PUBACK_BYTES * (1 + (last - at) // _PACKET_BYTES)))
+                    packets.append(_new(PubackRun, (ids,)))
+                    at += _PUBACK_BYTES * len(ids)
+                    last -= _PACKET_BYTES * len(ids)
+                    continue
                 packets.append(_new(Puback, (data[start] << 8 | data[start + 1], _SUCCESS, NO_PROPERTIES)))
             else:
                 packets.append(decode(first, data[start:stop], version))
@@ -173,3 +186,12 @@ class Decoder:
         if at < end:
             self.has_more, self._needed = True, 0
         return at
+
+
+def _pubacks_at(data: bytes, at: int, end: int) -> tuple[int, ...]:
+    """Return the packet identifiers of the shortest PUBACKs that follow each other in ``data[at:end]``."""
+    words = struct.unpack_from(f">{(end - at) // _PUBACK_BYTES * 2}H", data, at)
+    heads, ids = words[::2], words[1::2]
+    if heads.count(_PUBACK) == len(heads) and 0 not in ids:
+        return ids
+    return ids[: next(n for n, (head, each) in enumerate(zip(heads, ids, strict=True)) if head != _PUBACK or not each)]

@@ -25,6 +25,7 @@ __all__ = [
     "Pingreq",
     "Pingresp",
     "Puback",
+    "PubackRun",
     "Pubcomp",
     "Publish",
     "Pubrec",
@@ -90,6 +91,12 @@ class Puback(NamedTuple):
     packet_id: int
     code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = NO_PROPERTIES
+
+
+class PubackRun(NamedTuple):
+    """Several PUBACKs that follow each other, all with success and without properties."""
+
+    packet_ids: tuple[int, ...]
 
 
 class Pubrec(NamedTuple):
@@ -185,6 +192,7 @@ Packet: TypeAlias = (
     | Connack
     | Publish
     | Puback
+    | PubackRun
     | Pubrec
     | Pubrel
     | Pubcomp

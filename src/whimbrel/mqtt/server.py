@@ -14,7 +14,19 @@ from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.mounts import mount_packet
-from whimbrel.mqtt.packets import V5, Auth, Connack, Connect, Packet, Pingresp, Puback, Publish, Suback, Unsuback
+from whimbrel.mqtt.packets import (
+    V5,
+    Auth,
+    Connack,
+    Connect,
+    Packet,
+    Pingresp,
+    Puback,
+    PubackRun,
+    Publish,
+    Suback,
+    Unsuback,
+)
 from whimbrel.mqtt.properties import NO_PROPERTIES, Property
 
 __all__ = ["MAX_RECEIVE", "Phase", "ServerConnection", "ServerLimits"]
@@ -75,7 +87,10 @@ class ServerConnection:
         self.mount = mount
         """The mount point of the client's topics; see ``mounts``."""
         self._decoder = Decoder(
-            max_packet_bytes=limits.packet_bytes, stops_after_connect=True, piece_bytes=limits.piece_bytes
+            max_packet_bytes=limits.packet_bytes,
+            stops_after_connect=True,
+            piece_bytes=limits.piece_bytes,
+            joins_pubacks=True,
         )
         self._aliases: dict[int, str] = {}
         self._outbound: dict[str, int] = {}
@@ -121,7 +136,7 @@ class ServerConnection:
                     except ProtocolError as error:
                         self.failure = error
                         return packets[:at]
-            elif type(packet) is not Puback:
+            elif type(packet) is not Puback and type(packet) is not PubackRun:
                 trouble = self._trouble(packet)
                 if trouble is not None:
                     self.failure = trouble
@@ -199,9 +214,9 @@ class ServerConnection:
     # -- flow control ------------------------------------------------------------------------------------------------
 
     @property
-    def may_begin(self) -> bool:
-        """Whether the client's receive maximum allows one more QoS 1 or 2 publication without an answer."""
-        return self.version != V5 or self.unanswered < self._limits.receive_maximum
+    def room_to_begin(self) -> int:
+        """How many more QoS 1 or 2 publications without an answer the client's receive maximum allows."""
+        return MAX_RECEIVE if self.version != V5 else self._limits.receive_maximum - self.unanswered
 
     def publication_begins(self) -> bool:
         """Count a QoS 1 or 2 publication of the client; return whether it is within the receive maximum (4.9)."""

@@ -12,7 +12,7 @@ Rule: only this room and ``hold`` change the node. Listeners keep data that is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from whimbrel.hold.commands import Command, Matches
@@ -238,6 +238,16 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             if qos == EXACTLY_ONCE:
                 self.clients.await_completion(device, seq)
         return self.hold.confirmed(at, session, device, seq, outcome)
+
+    def settle_run(self, at: int, session: str, device: str, seqs: Sequence[int]) -> list[Command]:
+        """Apply the receipts of copies that the hold has in flight, sent with QoS 1, through one session.
+
+        The outcomes of copies in a fast lane of the hold are not among the commands.
+        """
+        if self.policies.are_used:
+            for seq in seqs:
+                self.policies.on_receipt(device, seq)
+        return self.hold.confirm_all(at, session, device, seqs)
 
     def settle_beside(self, device: str, seq: int, outcome: Outcome, *, qos: int) -> None:
         """Apply the receipt of a copy that is not in the hold: a retained message, or for a session without expiry."""

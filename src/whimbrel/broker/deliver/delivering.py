@@ -16,13 +16,13 @@ from whimbrel.broker.wire.clients import HandOverOptions, Link, LiveClient, Outg
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
-from whimbrel.log.compact import receipt_body
+from whimbrel.log.compact import receipt_bodies, receipt_body
 from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import EXACTLY_ONCE, NotificationId
 from whimbrel.model.subscription import SubscriptionIdentity
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.packets import V5, Puback, Pubrec, Pubrel
+from whimbrel.mqtt.packets import V5, Pubrec, Pubrel
 from whimbrel.mqtt.properties import NO_PROPERTIES
 from whimbrel.node.publication import KeptNotification, packet_id_of
 
@@ -53,15 +53,15 @@ class DeliveryHandler:
             go_on=self._take_turn,
             go_on_later=self._decide_later,
         )
-        self._unfinished: deque[LiveClient] = deque()
+        self.unfinished: deque[LiveClient] = deque()
         """Clients that may be sent more in the next turns."""
-        self._deciding: dict[LiveClient, None] = {}
+        self.deciding: dict[LiveClient, None] = {}
         """Clients whose next message a policy must decide about, in order."""
 
     @property
     def has_work(self) -> bool:
         """Whether clients wait for ``go_on``, which continues to send their messages."""
-        return bool(self._unfinished or self._deciding)
+        return bool(self.unfinished or self.deciding)
 
     def pump_ready(self, now: int) -> None:
         """Send their new messages to all clients that have some.
@@ -72,9 +72,9 @@ class DeliveryHandler:
         ready = self._state.volatile.ready
         while ready:
             client = ready.pop()
-            if client not in self._deciding:
+            if client not in self.deciding:
                 if self._policies.are_used and self.shaping.is_next(client):
-                    self._deciding[client] = None
+                    self.deciding[client] = None
                 else:
                     self.pump(client, now)
             self._bound(client, now)
@@ -134,7 +134,7 @@ class DeliveryHandler:
                 self.shaping.send_behind(client, link, out)
             else:
                 self._send(client, link, out, now)
-        self._unfinished.append(client)
+        self.unfinished.append(client)
         return _MAX_SENT
 
     def _send(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
@@ -164,12 +164,12 @@ class DeliveryHandler:
 
     def go_on(self, now: int) -> None:
         """Continue sending to one client that used up its turn, and decide about messages of several clients."""
-        if self._unfinished:
-            self._take_turn(self._unfinished.popleft(), now)
+        if self.unfinished:
+            self._take_turn(self.unfinished.popleft(), now)
         spent = 0
-        while self._deciding and spent < _MAX_DECIDED:
-            client = next(iter(self._deciding))
-            del self._deciding[client]
+        while self.deciding and spent < _MAX_DECIDED:
+            client = next(iter(self.deciding))
+            del self.deciding[client]
             spent += self._take_turn(client, now)
 
     def _take_turn(self, client: LiveClient, now: int) -> int:
@@ -184,7 +184,7 @@ class DeliveryHandler:
             self._decide_later(client)
 
     def _decide_later(self, client: LiveClient) -> None:
-        self._deciding.setdefault(client)
+        self.deciding.setdefault(client)
 
     def resume(self, client: LiveClient, link: Link) -> None:
         """Send PUBREL again for QoS 2 messages received but not completed over the client's last connection."""
@@ -192,12 +192,12 @@ class DeliveryHandler:
         for identifier in sorted(client.releases):
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def on_pubacks(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
-        """Record in the log the deliveries that a client's PUBACKs acknowledge (QoS 1)."""
-        commits, flying = self._commits, client.flying
-        append, now, receipts, confirmed, seq = commits.append_body, commits.now(now), 0, 0, 0
-        for packet in packets:
-            identifier = packet.packet_id
+    def on_pubacks(self, client: LiveClient, identifiers: Sequence[int], now: int) -> None:
+        """Record in the log the deliveries that PUBACKs of a client acknowledge (QoS 1), all together."""
+        flying, now = client.flying, self._commits.now(now)
+        has_decisions = self._policies.are_used
+        outs: list[Outgoing] = []
+        for identifier in identifiers:
             out = flying.get(identifier)
             if out is None:
                 if identifier in client.releases:  # PUBREL may be answered only by PUBCOMP (4.3.3)
@@ -207,29 +207,50 @@ class DeliveryHandler:
             if out.qos != 1:
                 self._wrong_kind(client, "PUBACK", identifier, out.qos)
                 break
-            if out.is_held or self._is_kept(client, out):
+            if out.via is RETAINED or len(out.terms) != 1 or (has_decisions and self._is_kept(client, out)):
+                self._record_run(client, outs, now)
+                outs = []
                 self._receipt(client, out, Outcome.DELIVERED, now)
-                seq = 0
                 continue
-            del flying[identifier]  # the hold has no record of this delivery, so nothing else needs to change
-            receipts += 1
-            message, via = out.message, out.via
-            if via is RETAINED:
-                for terms in out.terms:
-                    seq = commits.seq
-                    commits.append(self._of_retained(seq, now, terms, client, message))
-                    settle = partial(self._settle, client, out, terms, Outcome.DELIVERED, now)
-                    commits.enter_appended(seq, settle, is_owed=False)
-                seq = 0
-                continue
-            confirmed += len(message.record)
-            for terms in out.terms:
-                seq = append(receipt_body(seq or commits.seq, now, terms.receipt, message.seq, via), now) + 1
-        client.queued_bytes -= confirmed
-        self._sender.counters.receipts += receipts
+            del flying[identifier]
+            outs.append(out)
+        self._record_run(client, outs, now)
         client.note_queued()
         if client.queue:
             self.pump(client, now)
+
+    def _record_run(self, client: LiveClient, outs: Sequence[Outgoing], now: int) -> None:
+        """Record deliveries of QoS 1 for one session each, which are not in flight any more."""
+        if not outs:
+            return
+        commits = self._commits
+        first = commits.seq
+        commits.append_bodies(
+            receipt_bodies(first, now, [(out.terms[0].receipt, out.message.seq, out.via) for out in outs]), now
+        )
+        self._sender.counters.receipts += len(outs)
+        held = [out for out in outs if out.is_held]
+        if len(held) < len(outs):  # the hold has no record of the others, so nothing else needs to change
+            client.queued_bytes -= sum([len(out.message.record) for out in outs if not out.is_held])
+        if held:
+            is_waiting = bool(commits.waiting)
+            settle = partial(self._settle_run, client, held, now, is_late=is_waiting)
+            commits.enter_run(first - 1, first + len(outs) - 1, settle, is_owed=False)
+
+    def _settle_run(self, client: LiveClient, outs: Sequence[Outgoing], now: int, *, is_late: bool) -> None:
+        """Apply receipts of deliveries in the hold; *is_late*: they waited for the disk (see ``_settle_later``)."""
+        by_session: dict[str, list[int]] = {}
+        for out in outs:
+            by_session.setdefault(out.terms[0].session, []).append(out.message.seq)
+        for session, seqs in by_session.items():
+            settled = self._state.node.settle_run(now, session, client.id, seqs)
+            if settled:
+                self._state.perform(settled, now)
+        if is_late:
+            for out in outs:
+                uncounted = client.take_uncounted(out.message.seq)
+                if uncounted:
+                    self._receipt(client, out._replace(terms=uncounted), Outcome.DELIVERED, now)
 
     def on_pubrec(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
         """Handle PUBREC: record the delivery in the log, and send PUBREL when the record is accepted."""

@@ -1,1 +1,1 @@
-"""Publish: the steps of a publication from admission to its acknowledgement, and the direct path past most of them."""
+"""Publish: the steps of a publication from admission to its acknowledgement, or of a run of simple ones together."""

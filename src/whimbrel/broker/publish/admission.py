@@ -1,9 +1,10 @@
 """Admission: decides whether a publication is accepted, and whether it must be durable before it is acknowledged.
 
-Rule: both are decided only here. The callers are ``PublishHandler``, for everything that is published; ``DirectPath``,
-for publications that bypass the hold (it checks topic, length, room and rights; the rest of ``refusal`` concerns only
-retained publications and those with properties); ``WillHandling``, for the will in a CONNECT; ``Reports``, for device
-reports; and ``SubscribeHandler``, ``Sessions`` and ``Broker``, for whether the disk accepts anything.
+Rule: both are decided only here. The callers are ``PublishHandler``, for everything that is published; among it
+``PublicationRuns``, for runs of simple publications (it checks topic, length, room and rights; the rest of ``refusal``
+concerns only retained publications and those with properties); ``WillHandling``, for the will in a CONNECT;
+``Reports``, for device reports; and ``SubscribeHandler``, ``Sessions`` and ``Broker``, for whether the disk accepts
+anything.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.deliver.direct_recipients import DirectRecipients
+from whimbrel.broker.deliver.plans import DeliveryPlan
 from whimbrel.broker.limits.memory import PENDING_BYTES, NoRoom
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
@@ -215,7 +216,7 @@ class Admission:
 
     # -- must it be durable ------------------------------------------------------------------------------------------
 
-    def must_sync(self, message: KeptNotification, found: Found, lane: DirectRecipients | None, packet_id: int) -> bool:
+    def must_sync(self, message: KeptNotification, found: Found, plan: DeliveryPlan | None, packet_id: int) -> bool:
         """Return whether a publication must be fsynced before its ack: a session could need it after a crash."""
         if not message.qos:
             return False
@@ -224,7 +225,7 @@ class Admission:
         state = self._state
         if packet_id and state.clients[message.publisher or ""].is_persistent:
             return True
-        return state.is_owed(found) if lane is None else lane.is_owed or state.is_owed(lane.rest)
+        return state.is_owed(found) if plan is None else plan.must_sync()
 
 
 def waiting_bytes(found: Found) -> int:

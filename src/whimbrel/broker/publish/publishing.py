@@ -4,10 +4,10 @@
 2. *match* (``routes``): find the subscribers for its topic, content and keys;
 3. *admit* (``admission``): accept it, or refuse it with a reason;
 4. *number*: give it a seq and write it to the log (``commit_queue``);
-5. *route*: at once, or after an fsync if ``Admission.must_sync`` requires it: send it to recipients that do not need
-  the hold (``direct_recipients``), pass it to the hold for all others, retain it, and acknowledge it.
+5. *route*: at once, or after an fsync if ``Admission.must_sync`` requires it: deliver it to the recipients of its
+  topic's plan (``plans``), pass it to the hold for all others, retain it, and acknowledge it.
 
-The direct path (``direct``) takes the same steps for many publications at once, without those that cannot affect them.
+Runs of simple publications (``runs``) take the same steps together, without those that cannot affect them.
 Rule: messages to the broker itself (requests, reports, policies) leave this path before they are admitted.
 """
 
@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.deliver.direct_recipients import DirectRecipients, DirectRecipientsCache, is_plain
+from whimbrel.broker.deliver.plans import DeliveryPlan, Plans, is_plain
 from whimbrel.broker.publish.admission import Admission, waiting_bytes
 from whimbrel.broker.publish.answers import PublicationAnswers
-from whimbrel.broker.publish.direct import DirectPath
 from whimbrel.broker.publish.moves import Moves
 from whimbrel.broker.publish.offers import Offer
 from whimbrel.broker.publish.publication_keys import unlocked_by
+from whimbrel.broker.publish.runs import PublicationRuns
 from whimbrel.broker.publish.stalled import Stalled
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
@@ -74,7 +73,7 @@ class _Accepted:
 
 
 class PublishHandler:
-    """Runs all steps of a publication; without a direct path, every publication goes through the hold.
+    """Takes all steps of a publication; without plans, every publication goes through the hold.
 
     *pump_ready* sends waiting deliveries. It is called before any QoS 0 copy is sent: such a copy may be written at
     once, and would overtake an earlier QoS 0 copy with a receipt, which waits for the end of the turn [MQTT-4.6.0-6].
@@ -91,16 +90,19 @@ class PublishHandler:
         admission: Admission,
         pump_ready: Callable[[int], None],
         *,
-        has_direct_path: bool = True,
+        has_plans: bool = True,
     ) -> None:
         self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
         self._sender, self.counters = sender, state.volatile.counters
         self.admission, self._pump_ready = admission, pump_ready
-        self._lanes = DirectRecipientsCache(state, admission.topic_refusal) if has_direct_path else None
-        self._direct = (
+        most_queued = config.limits.send_buffer_bytes
+        self._plans = Plans(state, admission.topic_refusal, most_queued=most_queued) if has_plans else None
+        self._runs = (
             None
-            if self._lanes is None
-            else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
+            if self._plans is None
+            else PublicationRuns(
+                admission, commits, state, sender, authorizer, self._plans, pump_ready, self._passing_on_again
+            )
         )
         self.answers = PublicationAnswers(commits, state, sender)
         self.stalled = Stalled(admission, sender, self.handle)
@@ -119,15 +121,12 @@ class PublishHandler:
         if link.stalled is not None and self.stalled.holds(link, packets):
             return
         now = self._commits.now(now)
-        direct = self._direct_for(link)
-        routes, first = self._state.routes, packets[0]
-        if (
-            direct is not None
-            and not routes.has_content
-            and first.qos < EXACTLY_ONCE
-            and not self._needs_the_hold(first)
-        ):
-            packets = packets[direct.pass_on(link, client, packets, repeat(()), now) :]
+        runs, routes = self._runs_for(link), self._state.routes
+        if runs is not None and not routes.has_content:
+            taken = runs.take(link, client, packets, None, now)
+            if taken == len(packets):
+                return
+            packets = packets[taken:]
         allowance = routes.allowance() if routes.has_content else None
         while packets and link.closing is None:
             if packets[0].topic == REPORT and (taken := self.moves.handle(link, client, packets, now)):
@@ -160,23 +159,16 @@ class PublishHandler:
                     yield
                     allowance.renew()
 
-    def _direct_for(self, link: Link) -> DirectPath | None:
-        """Return the direct path, or None if the link's connection has keys or the disk cannot store publications."""
-        is_open = not link.keyring.publications.hashes and self.admission.takes_publications
-        return self._direct if is_open else None
+    def _runs_for(self, link: Link) -> PublicationRuns | None:
+        """Return the handler of runs, or None if the link's connection has keys or the disk cannot store any."""
+        admission = self.admission
+        is_open = not (admission.is_refusing or admission.is_short or link.keyring.publications.hashes)
+        return self._runs if is_open else None
 
     def _find_subscribers(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
-        """Return the subscribers of a publication without a place, from the topic's cached lane if possible.
-
-        A lane is the list of a topic's recipients.
-        """
-        lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
-        return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
-
-    def _needs_the_hold(self, packet: Publish) -> bool:
-        """Return whether a publication needs the hold because of its topic alone, so it takes no direct path."""
-        lane = self._lanes.get(packet.topic) if packet.qos and self._lanes is not None else None
-        return lane is not None and (bool(lane.rest) or lane.is_owed)
+        """Return the subscribers of a publication without a place, from the topic's plan if possible."""
+        plan = None if handles or secured is not OPEN or self._plans is None else self._plans.get(topic)
+        return self._state.routes.subscribers(topic, handles, secured) if plan is None else plan.found
 
     def _taken_in(
         self,
@@ -207,10 +199,10 @@ class PublishHandler:
         # The matches stay valid: a change that a request among these packets makes is applied only after an fsync.
         handles, near = self._match(packets, opened, placings, now, allowance)
         self.counters.foreign_places += foreign
-        at, direct = 0, self._direct_for(link) if routes.has_content else None
+        at, runs = 0, self._runs_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
-            if direct is not None and packets[at].qos < EXACTLY_ONCE:
-                at += direct.pass_on(link, client, packets[at:], handles[at:], now)
+            if runs is not None:
+                at += runs.take(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
             topic, placing = packets[at].topic, placings.get(at) if placings else None
@@ -353,14 +345,14 @@ class PublishHandler:
         if found is None:
             commits.enter_appended(message.seq, partial(self._finding_and_passing_on, accepted), is_owed=True)
             return
-        lane = self._lane(message, found) if len(found) <= PIECE else None
-        is_owed = self.admission.must_sync(message, found, lane, offer.packet_id)
+        plan = self._plan(message, found) if len(found) <= PIECE else None
+        is_owed = self.admission.must_sync(message, found, plan, offer.packet_id)
         if is_owed or commits.waiting or len(found) > PIECE:
             state.memory.counted += waiting_bytes(found)
             apply = partial(self._pass_on_later, accepted, found, state.routes.epoch)
             commits.enter_appended(message.seq, apply, is_owed=is_owed)
         else:
-            self._pass_on(accepted, found, lane)
+            self._pass_on(accepted, found, plan)
 
     def _pass_on_later(self, accepted: _Accepted, found: Found, epoch: int) -> Pieces | None:
         self._state.memory.counted -= waiting_bytes(found)
@@ -370,7 +362,7 @@ class PublishHandler:
             return self._finding_and_passing_on(accepted)
         if len(found) > PIECE:
             return self._passing_on(accepted, found)
-        self._pass_on(accepted, found, self._lane(message, found))
+        self._pass_on(accepted, found, self._plan(message, found))
         return None
 
     def _finding_and_passing_on(self, accepted: _Accepted) -> Pieces:
@@ -379,44 +371,57 @@ class PublishHandler:
         if len(found) > PIECE:
             yield from self._passing_on(accepted, found)
         else:
-            self._pass_on(accepted, found, self._lane(accepted.message, found))
+            self._pass_on(accepted, found, self._plan(accepted.message, found))
 
-    def _lane(self, message: KeptNotification, found: Found) -> DirectRecipients | None:
-        """Return the direct recipients (lane) for a publication, or None if it must go through the hold."""
-        return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
+    def _passing_on_again(self, link: Link, client: LiveClient, message: KeptNotification, packet: Publish) -> Pieces:
+        """Find the subscribers of a publication of QoS 1 that was taken with a run, and pass it on."""
+        offer = Offer(packet, client.id, message.published_at, OPEN, None)
+        return self._finding_and_passing_on(
+            _Accepted(message, offer, partial(self.answers.acknowledge, link, packet.packet_id))
+        )
 
-    def _pass_on(self, accepted: _Accepted, found: Found, lane: DirectRecipients | None) -> None:
+    def _plan(self, message: KeptNotification, found: Found) -> DeliveryPlan | None:
+        """Return the plan for a publication, or None if it must go through the hold."""
+        return self._plans.of(message.subject, found) if self._plans is not None and is_plain(message) else None
+
+    def _pass_on(self, accepted: _Accepted, found: Found, plan: DeliveryPlan | None) -> None:
         message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         received: Collection[str] = ()
-        if lane is not None:
-            found, received = lane.pass_on(message, self._sender, self._state.volatile.ready, accepted_at)
+        if plan is not None:
+            found, received = plan.deliver(message, self._sender, accepted_at)
         commands = self._state.node.publish(
             message, found, packet_id=offer.packet_id, will_seq=offer.will_seq, received=received
         )
         if commands:
             self._state.perform(commands, accepted_at)
-        if accepted.answer is not None:
-            accepted.answer(is_wanted)
+        self._end(accepted, accepted_at, is_wanted=is_wanted)
 
     def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
         """Do the work of ``_pass_on`` in steps, yielding between them."""
         message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
-        lane = None
-        if self._lanes is not None and is_plain(message):
-            lane = yield from self._lanes.making(message.subject, found)
+        plan = None
+        if self._plans is not None and is_plain(message):
+            plan = yield from self._plans.making(message.subject, found)
         received: Collection[str] = ()
-        if lane is not None:
-            found, received = yield from lane.passing_on(message, self._sender, self._state.volatile.ready, accepted_at)
+        if plan is not None:
+            found, received = yield from plan.passing_on(message, self._sender, accepted_at)
         commands = yield from self._state.node.publishing(
             message, found, packet_id=offer.packet_id, will_seq=offer.will_seq, received=received
         )
         yield from self._state.performing(commands, accepted_at)
-        if accepted.answer is not None:
-            accepted.answer(is_wanted)
+        self._end(accepted, accepted_at, is_wanted=is_wanted)
+
+    def _end(self, accepted: _Accepted, now: int, *, is_wanted: bool) -> None:
+        """Send the copies of a publication that is to be acknowledged, and then acknowledge it."""
+        if accepted.answer is None:
+            return
+        if self._state.volatile.ready:
+            self._pump_ready(now)
+        accepted.answer(is_wanted)
 
 
 def _may_speak_to_us(packet: Publish) -> bool:

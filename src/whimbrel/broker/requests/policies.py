@@ -112,7 +112,7 @@ class Policies:
         self._most, self._most_each = config.policies.count, config.policies.per_owner
         self._waiting: dict[Link, deque[tuple[LiveClient, Publish, int]]] = {}
         """Per link, messages that wait behind a policy that is being parsed."""
-        self._notices: list[Notice] = []
+        self.notices: list[Notice] = []
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
     def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
@@ -357,7 +357,7 @@ class Policies:
         to the topic get the message.
         """
         user = None if is_private(version.owner) else version.owner
-        self._notices.append(Notice(text, client_of(version.owner) or "", user))
+        self.notices.append(Notice(text, client_of(version.owner) or "", user))
         topic = f"{POLICIES}{version.name}/{next(iter(members))}"
         tree = {"policy": version.name, "version": version.seq, **members}
         message = KeptNotification.live(topic, json.dumps(tree, ensure_ascii=False).encode())
@@ -367,11 +367,6 @@ class Policies:
                 continue
             if owner_of(link.user, client.id) == version.owner or client.id == device:
                 self._sender.news(link, message, (), now)
-
-    def take_notices(self) -> list[Notice]:
-        """Return the notices about policies for the operator since the last call."""
-        notices, self._notices = self._notices, []
-        return notices
 
     def _answer(
         self, link: Link, client: LiveClient, packet: Publish, request_id: object, told: Mapping[str, object]

@@ -87,9 +87,9 @@ class History:
         """Function that returns the policy that a device has chosen, or None."""
         self._most, self._longest_us = settings.history_count, settings.history_s * US_PER_S
         self._replays: dict[Link, list[_Replay]] = {}
-        self._asking: deque[_Replay] = deque()
+        self.asking: deque[_Replay] = deque()
         """Replays that need the next chunk of the log."""
-        self._ready: deque[_Replay] = deque()
+        self.ready: deque[_Replay] = deque()
         """Replays that have copies to send, or reached the end of a chunk."""
         self.waiting: list[_Replay] = []
         """Replays that wait until the publications with a seq are written and applied."""
@@ -102,7 +102,7 @@ class History:
     @property
     def has_work(self) -> bool:
         """Whether a replay waits for ``go_on``, which sends more of its messages."""
-        return bool(self._ready)
+        return bool(self.ready)
 
     # -- begin and end -----------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class History:
         found = PastMatches(self._commits.node, subscription, client.id, since_at=since_at, sightings=sightings)
         replay = _Replay(link, client, subscription, found, max(first, self.oldest_seq), put)
         self._replays.setdefault(link, []).append(replay)
-        self._ready.append(replay)
+        self.ready.append(replay)
 
     def cancel(self, link: Link, session: str, identity: Identity) -> bool:
         """Cancel the replay for a subscription; return whether one existed."""
@@ -181,8 +181,8 @@ class History:
 
     def next_question(self, now: int) -> HistoryQuestion | None:
         """Return a request for the next chunk of the log to read, or None; the replays take turns."""
-        while self._asking:
-            replay = self._asking.popleft()
+        while self.asking:
+            replay = self.asking.popleft()
             if not replay.is_over:
                 return HistoryQuestion(replay, replay.place, replay.matches, replay.next_seq, self._last(replay), now)
         return None
@@ -190,7 +190,7 @@ class History:
     @property
     def has_questions(self) -> bool:
         """Whether the shell has a chunk of the log to read."""
-        return bool(self._asking)
+        return bool(self.asking)
 
     def on_chunk(self, question: HistoryQuestion, chunk: HistoryChunk) -> None:
         """Handle a chunk of the log that the shell has read for a replay."""
@@ -204,15 +204,15 @@ class History:
             return
         replay.next_seq = chunk.next_seq
         replay.chunk.extend(chunk.messages)
-        self._ready.append(replay)
+        self.ready.append(replay)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def go_on(self, now: int) -> None:
         """Send the next copies of one replay, at most ``_PIECE``."""
-        if not self._ready:
+        if not self.ready:
             return
-        replay = self._ready.popleft()
+        replay = self.ready.popleft()
         link, sent = replay.link, 0
         if replay.is_over or link.closing is not None or self._is_shaped(replay):
             return
@@ -222,13 +222,13 @@ class History:
         if not replay.chunk:
             self._decide(replay)
         elif has_room(link):
-            self._ready.append(replay)
+            self.ready.append(replay)
 
     def resume(self, link: Link) -> None:
         """Continue the replays of a connection whose send buffer may have room again."""
         for replay in self._replays.get(link, ()):
-            if replay.chunk and replay not in self._ready:
-                self._ready.append(replay)
+            if replay.chunk and replay not in self.ready:
+                self.ready.append(replay)
 
     def look(self) -> None:
         """Continue the replays that waited until the latest log records were written and applied."""
@@ -261,7 +261,7 @@ class History:
         if replay.tap is not None and replay.tap.is_full:
             self._close_tap(replay)  # the log grew faster than it was read: read from the log again
         if replay.next_seq <= self._last(replay):
-            self._asking.append(replay)
+            self.asking.append(replay)
             return
         if replay.tap is None:
             replay.tap = self._commits.open_tap()

@@ -12,7 +12,7 @@ meanwhile, because the state contains only a part of the fact.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from whimbrel.log.records import is_publication
@@ -22,7 +22,7 @@ from whimbrel.model.facts import Fact
 __all__ = ["Apply", "CatchUpBuffer", "CommitQueue", "Pieces"]
 
 _MAX_APPLIED = 200
-"""Most facts that are applied in one turn of the event loop."""
+"""Facts after which no more entries are begun in a turn of the event loop."""
 _MAX_TAPPED, _MAX_TAPPED_BYTES = 2_000, 1 << 20
 """Most publications, and most bytes, in a tap (catch-up buffer); sending them takes some milliseconds."""
 
@@ -33,14 +33,20 @@ Apply: TypeAlias = Callable[[], Pieces | None]
 
 
 class _Entry(NamedTuple):
-    """Entry of the queue: a fact (log record) or an action.
+    """Entry of the queue: a fact (log record), several consecutive facts, or an action.
 
-    *number* is the seq of the fact; for an action, that of the last fact before it.
+    *number* is the seq of the last of its facts, and *before* the seq before the first; for an action both are the seq
+    of the last fact before it.
     """
 
     number: int
     apply: Apply
-    is_fact: bool
+    before: int
+
+    @property
+    def facts(self) -> int:
+        """How many facts it stands for; an action counts as one."""
+        return self.number - self.before or 1
 
 
 class CatchUpBuffer:
@@ -79,12 +85,14 @@ class CommitQueue:
         self.node = log.node
         self.waiting: deque[_Entry] = deque()
         """Entries that are not completely applied yet, in the order of their seqs."""
+        self.waiting_facts = 0
+        """How many facts they stand for."""
         self._pieces: Pieces | None = None
         """The remaining steps of the first entry, if a part of it has been applied."""
         self._durable = 0
         """Last durable seq; it may not be applied yet."""
         self._last_at = log.last_at
-        self.append, self.append_body = log.append, log.append_body
+        self.append, self.append_body, self.append_bodies = log.append, log.append_body, log.append_bodies
         self._taps: list[CatchUpBuffer] = []
 
     @property
@@ -96,19 +104,26 @@ class CommitQueue:
         """Open a tap (catch-up buffer), which collects the publications entered from now on until it is closed."""
         tap = CatchUpBuffer(self.seq)
         self._taps.append(tap)
-        self.append_body = self._append_tapped
+        self.append_body, self.append_bodies = self._append_tapped, self._append_all_tapped
         return tap
 
     def close_tap(self, tap: CatchUpBuffer) -> None:
         """Close a tap: it collects no more publications."""
         self._taps.remove(tap)
         if not self._taps:
-            self.append_body = self._log.append_body
+            self.append_body, self.append_bodies = self._log.append_body, self._log.append_bodies
 
     def _append_tapped(self, body: bytes, at: int) -> int:
         seq = self._log.append_body(body, at)
         for tap in self._taps:
             tap.add(body)
+        return seq
+
+    def _append_all_tapped(self, bodies: Sequence[bytes], at: int) -> int:
+        seq = self._log.append_bodies(bodies, at)
+        for tap in self._taps:
+            for body in bodies:
+                tap.add(body)
         return seq
 
     @property
@@ -133,8 +148,7 @@ class CommitQueue:
         """The seq of the last fact (log record) that was completely applied to the state."""
         if not self.waiting:
             return self._log.next_seq - 1
-        first = self.waiting[0]
-        return first.number - first.is_fact
+        return self.waiting[0].before
 
     @property
     def is_applying(self) -> bool:
@@ -148,17 +162,29 @@ class CommitQueue:
 
     def enter_appended(self, seq: int, apply: Apply, *, is_owed: bool) -> None:
         """Call *apply* when the fact with the seq *seq*, which was already appended to the log, is accepted."""
-        entry = _Entry(seq, apply, is_fact=True)
+        self.enter_run(seq - 1, seq, apply, is_owed=is_owed)
+
+    def enter_run(self, before: int, last: int, apply: Apply, *, is_owed: bool) -> None:
+        """Call *apply* when the facts after the seq *before*, up to *last*, are accepted: all of them together.
+
+        They were already appended to the log.
+        """
+        entry = _Entry(last, apply, before)
         if is_owed or self.waiting:
-            self.waiting.append(entry)
+            self._wait(entry)
         else:
             self._begin(entry)
 
+    def _wait(self, entry: _Entry) -> None:
+        self.waiting.append(entry)
+        self.waiting_facts += entry.facts
+
     def then(self, action: Apply) -> None:
         """Call *action* when all facts entered so far are accepted: now, if the queue is empty."""
-        entry = _Entry(self._log.next_seq - 1, action, is_fact=False)
+        last = self._log.next_seq - 1
+        entry = _Entry(last, action, last)
         if self.waiting:
-            self.waiting.append(entry)
+            self._wait(entry)
         else:
             self._begin(entry)
 
@@ -182,10 +208,12 @@ class CommitQueue:
         waiting, left = self.waiting, _MAX_APPLIED
         if self._pieces is not None and not self._do_piece():
             return
-        while left and waiting and waiting[0].number <= self._durable:
-            if not self._begin(waiting.popleft()):
+        while left > 0 and waiting and waiting[0].number <= self._durable:
+            entry = waiting.popleft()
+            self.waiting_facts -= entry.facts
+            left -= entry.facts
+            if not self._begin(entry):
                 return
-            left -= 1
 
     def complete(self) -> None:
         """Do the remaining steps of a half-applied fact at once, because the event loop will have no more turns."""
@@ -199,16 +227,21 @@ class CommitQueue:
             return self._pieces is None  # it may have entered another fact, of which the first step was applied
         assert self._pieces is None, "what is applied in pieces enters nothing before its last"
         self._pieces = pieces
-        self.waiting.appendleft(entry)
+        self._wait_first(entry)
         return False
+
+    def _wait_first(self, entry: _Entry) -> None:
+        self.waiting.appendleft(entry)
+        self.waiting_facts += entry.facts
 
     def _do_piece(self) -> bool:
         """Do one step of the half-applied fact, the first entry; return False if a fact is half applied afterwards."""
         assert self._pieces is not None
         pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
+        self.waiting_facts -= entry.facts
         if next(pieces, pieces) is not None:
             return self._pieces is None
         assert self._pieces is None, "what is applied in pieces enters nothing before its last"
         self._pieces = pieces
-        self.waiting.appendleft(entry)
+        self._wait_first(entry)
         return False

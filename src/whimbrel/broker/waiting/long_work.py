@@ -34,13 +34,13 @@ class LongWork:
 
     def __init__(self, resume: Callable[[Link], None]) -> None:
         self._resume = resume
-        self._unfinished: dict[Link, deque[_Work]] = {}
+        self.unfinished: dict[Link, deque[_Work]] = {}
         """Unfinished works by link, in the order of the links' turns."""
         self.tried = 0
         """Number of works begun in this turn that do not make packets wait; reset to 0 when a turn begins."""
 
     def __bool__(self) -> bool:
-        return bool(self._unfinished)
+        return bool(self.unfinished)
 
     def begin(self, link: Link, pieces: Iterator[None], *, holds_packets: bool = True) -> None:
         """Do the first step of the generator *pieces*, and schedule the other steps for later turns.
@@ -49,9 +49,9 @@ class LongWork:
         packets wait is postponed as a whole if the link has other work, or if much work was begun in this turn.
         """
         self.tried += not holds_packets
-        is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MAX_SHORT
+        is_late = link.is_busy if holds_packets else link in self.unfinished or self.tried > _MAX_SHORT
         if is_late or _is_unfinished(pieces):
-            works = self._unfinished.setdefault(link, deque())
+            works = self.unfinished.setdefault(link, deque())
             if holds_packets:  # it goes before the link's other work, because the client waits for its answer
                 link.is_busy = True
                 works.appendleft(_Work(pieces, holds_packets))
@@ -60,10 +60,10 @@ class LongWork:
 
     def go_on(self) -> None:
         """Do one step of work for the connection whose turn it is, or finish several short works of it."""
-        link = next(iter(self._unfinished), None)
+        link = next(iter(self.unfinished), None)
         if link is None:
             return
-        works = self._unfinished[link]
+        works = self.unfinished[link]
         for _ in range(min(len(works), _MAX_SHORT)):
             work = works.popleft()  # before it is done: it may begin other work for the link
             if link.closing is None and _is_unfinished(work.pieces):
@@ -73,12 +73,12 @@ class LongWork:
                     works.append(work)
                 break
             if not works:
-                del self._unfinished[link]
+                del self.unfinished[link]
             self._finish(link, work)
             if work.holds_packets:  # the packets that waited for it were this turn's work
                 break
-        if works and link in self._unfinished:  # the next turns are those of the other links
-            self._unfinished[link] = self._unfinished.pop(link)
+        if works and link in self.unfinished:  # the next turns are those of the other links
+            self.unfinished[link] = self.unfinished.pop(link)
 
     def _finish(self, link: Link, work: _Work) -> None:
         if link.closing is not None:  # no client waits for the answer

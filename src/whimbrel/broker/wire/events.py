@@ -54,20 +54,20 @@ class EventLines:
 
     def __init__(self, per_second: int = 0) -> None:
         self.per_second = per_second
-        self._lines: list[EventLine] = []
+        self.lines: list[EventLine] = []
         self._room: dict[Event, tuple[int, int]] = {}
         """Per kind of event, how many lines the limit still allows, in millionths of a line, and as of which time."""
-        self._left_out: dict[Event, int] = {}
+        self.left_out: dict[Event, int] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._lines or self._left_out)
+        return bool(self.lines or self.left_out)
 
     def note(
         self, event: Event, link: Link, now: int, *, reason: str = "", code: int | None = None, **more: object
     ) -> None:
         """Add a line about an event on a connection, or count the line as left out if the limit is reached."""
         if not self._has_room(event, now):
-            self._left_out[event] = self._left_out.get(event, 0) + 1
+            self.left_out[event] = self.left_out.get(event, 0) + 1
             return
         values: dict[str, object] = {
             "client": None if link.client is None else link.client.id,
@@ -98,16 +98,17 @@ class EventLines:
         For each kind of event that was over its rate limit and may be logged again, add a line with the count of lines
         left out.
         """
-        for event in [event for event in self._left_out if self._has_room(event, now)]:
+        for event in [event for event in self.left_out if self._has_room(event, now)]:
             self._put(event, {})
-        lines, self._lines = self._lines, []
+        lines = self.lines[:]
+        self.lines.clear()
         return lines
 
     def _put(self, event: Event, values: dict[str, object]) -> None:
-        left_out = self._left_out.pop(event, 0)
+        left_out = self.left_out.pop(event, 0)
         if left_out:
             values["left_out"] = left_out
-        self._lines.append(EventLine(*event.value, values))
+        self.lines.append(EventLine(*event.value, values))
 
     def _has_room(self, event: Event, now: int) -> bool:
         """Return whether the limit allows another line, and if so, use it up."""

@@ -2,11 +2,11 @@
 
 Rule: this decision is made only here. The callers are ``DeliveryHandler``, before each delivery from a queue;
 ``SubscribeHandler``, for retained messages; ``HandOvers``, for QoS 0 copies without a receipt and for notices about
-sessions; and ``system_messages``, for ``$SYS``. ``DirectRecipients`` need not call it: it serves no message that can
+sessions; and ``system_messages``, for ``$SYS``. A ``DeliveryPlan`` need not call it: it serves no message that can
 expire, and a client whose rights may refuse a message has receipts, so its messages wait in a queue.
 Rule: policies then decide about the messages that may be sent, also in one place (``deliver.shaping``).
 ``DeliveryHandler`` and ``SubscribeHandler`` pass it each message for a device or subscription with a policy, and
-``DirectRecipientsCache`` leaves these out.
+``Plans`` leave these out.
 Rule: the length of a packet is known only when it is encoded: ``Sender`` returns whether the client accepts that
 length.
 """

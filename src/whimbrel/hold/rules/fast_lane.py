@@ -14,6 +14,9 @@ Rule: all flights of a session are younger than its pending notifications, so th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from whimbrel.hold.commands import HandOver, Identity, Matches, Published, Settle
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
@@ -22,7 +25,10 @@ from whimbrel.hold.state import Copy, FastLane, Flight, LaneOptions, Pending, Se
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
-__all__ = ["FastLanes", "terms_of"]
+__all__ = ["FastLanes", "FlightTarget", "terms_of"]
+
+FlightTarget: TypeAlias = tuple[Session, LaneOptions]
+"""A private session with the options of fast delivery for some of its subscriptions; valid until these change."""
 
 _MANY = 64
 _DELIVERED = Outcome.DELIVERED
@@ -114,6 +120,69 @@ class FastLanes:
                 is_own = True
             out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, is_own, kept)))
         return left, flight_count
+
+    def find_target(self, name: str, matched: tuple[Identity, ...]) -> FlightTarget:
+        """Return the target for the session *name* and its subscriptions *matched*."""
+        session = self._state.sessions[name]
+        return session, terms_of(session, matched, self._retention)
+
+    def begin_flights(self, kept: Published, targets: Sequence[FlightTarget]) -> Sequence[int]:
+        """Record a notification of QoS 1 or 2 as in flight in the fast lanes of *targets*, and store it.
+
+        Each target was granted QoS 1 or 2. The caller delivers the notification to the devices of these sessions.
+        Return the indices of the targets without a fast lane, or with too many notifications. For these the caller must
+        call ``published`` afterwards.
+        """
+        state, seq, at = self._state, kept.seq, kept.published_at
+        if at > state.now:  # noqa: PLR1730  # max() takes twice as long, and this runs for every publication
+            state.now = at
+        late_us, busy, count = state.now - at, self._busy, 0
+        left: list[int] = []
+        for index, (session, options) in enumerate(targets):
+            lane = session.lane or self._open(session)
+            if lane is None:
+                left.append(index)
+                continue
+            flights = lane.flights
+            if late_us >= options.shortest_us or len(flights) + len(lane.pending) >= options.room:
+                left.append(index)
+                continue
+            if not flights:
+                busy.add(lane)
+            flights[seq] = options
+            count += 1
+        if count and (copy := state.copies.get(seq)) is not None:
+            copy.flight_count += count
+        elif count:
+            copy = state.copies[seq] = Copy(kept.qos, at, kept.expires_at, kept=kept)
+            copy.flight_count = count
+            state.store(copy)
+        return left
+
+    def end_flights(self, name: str, device: str, seqs: Sequence[int]) -> Sequence[int]:
+        """Confirm deliveries of the notifications *seqs* to a device, through its fast lane of the session *name*.
+
+        Return the seqs that are not in flight there. Their receipts follow the rules (``MemberRules.confirmed``).
+        """
+        state = self._state
+        session = state.sessions.get(name)
+        lane = None if session is None else session.lane
+        if lane is None or lane.device != device:
+            return seqs
+        flights, copies, left = lane.flights, state.copies, list[int]()
+        for seq in seqs:
+            if flights.pop(seq, None) is None:
+                left.append(seq)
+                continue
+            copy = copies[seq]
+            copy.flight_count -= 1
+            if copy.has_row:
+                self._view.touch(("copy", seq))
+            if copy.flight_count or copy.sessions:
+                copy.received.add(device)
+            else:
+                state.forget(seq)
+        return left
 
     def _open(self, session: Session) -> FastLane | None:
         """Open a fast lane for a session that fulfils the conditions in this module's docstring, and return it.

@@ -136,11 +136,13 @@ class Publications:
         self, kept: Published, flight_count: int, others: Mapping[str, Matches], received: Collection[str]
     ) -> Copy:
         """Create the record of a notification that a session is about to hold or has in flight; return the record."""
-        copy = self._state.copies[kept.seq] = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
-        copy.flight_count = flight_count
+        copy = self._state.copies.get(kept.seq)  # of deliveries that ``FastLanes.begin_flights`` has made
+        if copy is None:
+            copy = self._state.copies[kept.seq] = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
+        copy.flight_count += flight_count
         copy.shares = others
         if received:
-            copy.received = set(received)
+            copy.received.update(received)
         return copy
 
     def _end_flown(
@@ -158,17 +160,17 @@ class Publications:
         These are the commands in *out*, then the deliveries *flown*, sorted by device, then the outcomes *own*. If a
         delivery needs a receipt, store the record of the notification.
         """
-        if flight_count:
+        if flight_count or kept.seq in self._state.copies:
             copy = self._copy(kept, flight_count, others, received)
             copy.received.update(own)
-            self._state.store(copy)
+            self._store(kept.seq, copy)
         out += flown
         out += own.values()
         return out
 
     def _store(self, seq: int, copy: Copy) -> None:
-        """Mark the record of a notification as stored, and notify its observer, unless it is already removed."""
-        if seq in self._state.copies:
+        """Mark the record of a notification as stored, and notify its observer, unless it is so or already removed."""
+        if seq in self._state.copies and not copy.is_stored:
             self._state.store(copy)
 
     def _hold_and_hand_over(
