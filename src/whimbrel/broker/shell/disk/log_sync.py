@@ -43,7 +43,7 @@ class LogSync:
         """Callback after each write: the server resumes reading from clients that sent faster than the disk writes."""
         self.flush: Callable[[], None] = lambda: None
         """Called when the core knows which records are durable, to send its answers to the clients."""
-        self._after_log: list[Link] = []
+        self.after_log: list[Link] = []
         """Connections whose messages wait until the decisions about them (policies) are written to the log."""
 
     def start(self) -> None:
@@ -54,20 +54,18 @@ class LogSync:
         """Begin an fsync if an answer waits for it, or a write if a message waits for that, one at a time."""
         if self.running.broker.wants_sync and not self.is_syncing and self.running.failure is None:
             self._sync(wait=True)
-        elif self._after_log and self.running.failure is None:
+        elif self.after_log and self.running.failure is None:
             self.write_now()
 
-    def that_may_be_written(self, links: list[Link]) -> list[Link]:
-        """Return the *links* that may be written to now, because the log has the decisions about their messages.
+    def must_wait(self, link: Link) -> bool:
+        """Return whether *link* may not be written to yet, because the log lacks a decision about its messages.
 
-        The other links are remembered, and written to after the next write of the log.
+        It is then remembered, and written to after the next write of the log.
         """
-        written_seq = self._log.written_seq
-        early = [link for link in links if link.after_seq > written_seq]
-        if not early:
-            return links
-        self._after_log += early
-        return [link for link in links if link.after_seq <= written_seq]
+        is_early = link.after_seq > self._log.written_seq
+        if is_early:
+            self.after_log.append(link)
+        return is_early
 
     def write_now(self) -> None:
         """Begin to write the buffered records without an fsync, unless a write or fsync is under way."""
@@ -137,8 +135,8 @@ class LogSync:
             self._looked_at_bytes = grown_bytes
             self._keeper.turn(self.running.loop, self.running.clock.now())
         self.read_on()
-        broker.dirty.extend(self._after_log)
-        self._after_log.clear()
+        broker.dirty.extend(self.after_log)
+        self.after_log.clear()
         if wait:
             broker.on_sync(seq)
         else:

@@ -1,6 +1,7 @@
 """Socket scheduler: bounds the reads of one event-loop turn, and writes to clients at its end.
 
-Rule: all bytes for a client in one turn are written together, at the end of the turn.
+Rule: all bytes for a client in one turn are written together, at the end of the turn. A read that comes alone is a turn
+of its own, and what it causes is written at once.
 Rule: a client is not read from (back-pressure) while it is ahead of the broker: it has used up its share of the turn,
 sends faster than the disk writes, requests more answers than may wait for it, or exceeds its rate limit (``slowing``).
 """
@@ -35,6 +36,8 @@ _SMALL_READ = 512
 _MAX_TURN = 256 << 10
 _FRAME_BYTES = 256
 """Cost of a WebSocket frame besides its payload: handling its head takes as long as this many bytes."""
+_ALONE_US = 30
+"""Time since the last work of the event loop after which a read is alone: no other socket was readable with it."""
 _MAX_WRITES = 1_000
 """Most connections to which one turn of the event loop writes, at some 5 µs each."""
 
@@ -46,6 +49,9 @@ class SocketScheduler:
         self.running, self._log_sync, self._history = running, log_sync, history
         self.config = running.config
         self._broker, self._clock = running.broker, running.clock
+        self._chores = running.broker.chores
+        self._unfinished = (*running.broker.unfinished, log_sync.after_log)
+        """Collections of the core; a turn of the event loop in which they are empty has no more to do than to write."""
         log_sync.read_on, log_sync.flush = self._release_held_back, self.flush
         self._blocking_threads = BlockingThreads(running, pool, self.flush_soon)
         self.transforms = Transforms(running, self.flush_soon)
@@ -63,7 +69,7 @@ class SocketScheduler:
         self.slow_readers = SlowReaders(running)
         self.slowing = ReadThrottle(self._broker.rates, partial(self.receive, is_admitted=True), monotonic_us)
         self._is_flushing = self._is_working = False
-        self._unwritten_bytes = self._turn_frames = 0
+        self._unwritten_bytes = self._turn_frames = self._left_at = 0
         most = running.config.limits.send_buffer_bytes
         self._turn_bytes, self._most_turn_bytes = 0, min(_MAX_TURN, most // 4)
         """Bytes read since the last flush, and their limit: so few that their answers do not fill a client's buffer."""
@@ -116,9 +122,11 @@ class SocketScheduler:
 
         *is_admitted*: the rate limits have already admitted these bytes.
         """
-        broker = self._broker
+        broker, clock = self._broker, self._clock
         if self.running.failure is not None:
             return
+        now = clock.now()
+        is_alone = now - self._left_at > _ALONE_US
         if not is_admitted:
             broker.counters.bytes_received += len(data)
             if link.meter is not None and link.closing is None:
@@ -126,28 +134,33 @@ class SocketScheduler:
                 if not data:
                     return
         try:
-            broker.receive(link, data, self._clock.now())
+            broker.receive(link, data, now)
         except LogWriteError as error:  # the disk failed in its thread a moment ago, and this loop has not seen it yet
             self._log_sync.fail(error)
             return
-        self._turn_bytes += len(data)
+        size = len(data)
+        self._turn_bytes += size
         if self._turn_bytes > self._most_turn_bytes:  # so no client fills a buffer in one turn, or uses all of it
             self.flush()
             self._read_later(cast("Stream", link.shell))
-        elif not self._is_flushing:
-            self.flush_soon()
-        self._unwritten_bytes += len(data)
+        elif not self._is_flushing and (broker.dirty or any(self._unfinished) or any(self._chores)):
+            if is_alone:
+                self._end_turn()
+            else:
+                self.flush_soon()
+        self._unwritten_bytes += size
         if self._unwritten_bytes > _MAX_UNWRITTEN:
             self._hold_back(cast("Stream", link.shell))
-        if self.is_slowing and len(data) > _SMALL_READ:
+        if self.is_slowing and size > _SMALL_READ:
             self._slow(cast("Stream", link.shell))
         if (
             link.is_busy
-            or broker.has_backlog
+            or (self._unfinished[0] and broker.has_backlog)
             or link.room < -self._most_answers
             or (link.parked is not None and link.machine.held_bytes > self.running.config.limits.packet_bytes)
         ):  # the client is far ahead of us, requests more answers than may wait, or sent much before its CONNACK
             self._read_later(cast("Stream", link.shell))
+        self._left_at = clock.now()
 
     @property
     def is_full_of_frames(self) -> bool:
@@ -157,6 +170,7 @@ class SocketScheduler:
     def count_frames(self, stream: Stream, frames: int) -> None:
         """Add WebSocket frames to the work of this turn; read no more from a client that has sent too many."""
         self._turn_frames += frames
+        self.flush_soon()  # which begins a new turn
         self._turn_bytes += frames * _FRAME_BYTES
         if self._turn_bytes > self._most_turn_bytes:
             self.flush()
@@ -245,10 +259,26 @@ class SocketScheduler:
         self.flush()
         if self._ahead:
             self._read_again()
+        self._left_at = self._clock.now()
 
     def flush(self) -> None:
         """Write the core's packets to clients, close connections, write log lines, and start tasks and fsyncs."""
         self._is_flushing, self._turn_bytes = False, 0
+        broker = self._broker
+        if any(self._chores):
+            self._do_chores()
+        if broker.dirty:
+            self._write_dirty()
+        if any(self._unfinished):
+            self._log_sync.sync_if_wanted()
+            if broker.has_work and not self._is_working:
+                self._is_working = True
+                self.running.loop.call_soon(self._work)
+        if self.slowing.is_on:
+            self.slowing.look_later()
+
+    def _do_chores(self) -> None:
+        """Start the tasks that the core has for threads and processes, and write its lines to the process log."""
         broker = self._broker
         if broker.blocking_tasks:
             self._blocking_threads.begin_tasks()
@@ -259,24 +289,19 @@ class SocketScheduler:
         if broker.events:
             for line in broker.events.take(self._clock.now()):
                 getattr(_log, line.level)(line.text, **line.values)
-        self._write_dirty()
-        self._log_sync.sync_if_wanted()
         if broker.history.has_questions:
             self._history.turn(self.running.loop, broker.history, self._clock.now, self.flush_soon)
-        if self.slowing.is_on:
-            self.slowing.look_later()
-        if broker.has_work and not self._is_working:
-            self._is_working = True
-            self.running.loop.call_soon(self._work)
 
     def _write_dirty(self) -> None:
         """Write waiting packets to connections, and close those that must be closed; at most 1,000 per turn."""
         broker = self._broker
         dirty, most = broker.dirty, self._most_buffered
         half, sent, written = most // 2, 0, self._written
-        some = self._log_sync.that_may_be_written(dirty[:_MAX_WRITES])
+        some = dirty[:_MAX_WRITES]
         del dirty[:_MAX_WRITES]
         for link in some:
+            if link.after_seq and self._log_sync.must_wait(link):
+                continue
             link.is_dirty = False
             stream = link.shell
             assert isinstance(stream, Stream)
@@ -287,7 +312,7 @@ class SocketScheduler:
                     stream.finish()
                 continue
             if link.out:
-                data = b"".join(link.out)
+                data = link.out[0] if len(link.out) == 1 else b"".join(link.out)
                 link.out.clear()
                 sent += len(data)
                 written.add(stream)
