@@ -118,7 +118,7 @@ def test_the_view_and_the_log_say_the_same_of_policies(seed: int, tmp_path: Path
         assert getattr(first.decisions.shape, name) == getattr(second.decisions.shape, name)
     variables = [{key: each.values for key, each in s.decisions.shape.variables.items()} for s in (first, second)]
     assert variables[0] == variables[1]
-    assert first.decisions._kept == second.decisions._kept
+    assert first.decisions.by_seq == second.decisions.by_seq
     ours, theirs = _restarted(traffic, by_view, second), _restarted(traffic, by_log, first)
     assert _finish(ours) == _finish(theirs)
 

@@ -381,7 +381,7 @@ def test_what_is_sent_again_after_a_crash_is_what_was_decided(tmp_path: Path, qo
     for each in sent:
         phone.send(Puback(each.packet_id) if qos == 1 else Pubrec(each.packet_id))
     again.settle()
-    assert not again.state.decisions._kept
+    assert not again.state.decisions.by_seq
     again.client("m2").send(publishing("ward/3", b"{}", qos, packet_id=9))
     again.settle()
     assert phone.payloads() == [b'{"n":4}']

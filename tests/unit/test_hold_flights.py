@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from whimbrel.hold.commands import HandOver
 from whimbrel.hold.private import private_session
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import InterestChanged, Mode, Outcome, PresenceChange, PresenceChanged
@@ -61,7 +62,7 @@ class _Twins:
         )
         commands = self.plain.apply(fact)
         assert commands == self.direct.apply(fact)
-        self.sent[device] = [each.seq for each in commands if hasattr(each, "is_copy")]
+        self.sent[device] = [each.seq for each in commands if isinstance(each, HandOver)]
 
     def leave(self, device: str) -> None:
         """Break a connection."""

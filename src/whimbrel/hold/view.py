@@ -5,6 +5,8 @@ Rule: every rule that changes the state marks the changed row (``touch``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cbor2
 
 from whimbrel.hold.rows import keys, row_table
@@ -29,6 +31,11 @@ class View:
         """Mark a row as changed; hot paths check ``is_followed`` before they call."""
         if self.is_followed:
             self._touched.touch(key)
+
+    @property
+    def mark(self) -> Callable[[Key], None]:
+        """The function that marks a row as changed, or ignores it if no change is recorded; for loops."""
+        return self._touched.touch if self.is_followed else self.touch
 
     @property
     def changed(self) -> int:

@@ -42,8 +42,8 @@ class Policies:
         self.agents = Agents()
         self.seq = 0
         """The seq of the last fact that was applied."""
-        self._kept: dict[int, dict[str, list[Decided]]] = {}
-        """Kept decisions, by seq of the notification and by device."""
+        self.by_seq: dict[int, dict[str, list[Decided]]] = {}
+        """Kept decisions, by seq of the notification and by device; hot paths look here first."""
         self._touched: set[Key] = set()
         self.are_used = False
         """Whether there has been any policy, or any kept decision, since this node started."""
@@ -89,29 +89,29 @@ class Policies:
 
     def _keep(self, fact: Decided) -> None:
         seq, device = fact.notification.seq, fact.device
-        self._kept.setdefault(seq, {}).setdefault(device, []).append(fact)
+        self.by_seq.setdefault(seq, {}).setdefault(device, []).append(fact)
         self._memory.counted += _size(fact)
         self._touched.add(("decision", seq, device))
 
     def find_decisions(self, device: str, seq: int) -> Sequence[Decided]:
         """Return the decisions about a delivery that has no receipt yet, in order."""
-        found = self._kept.get(seq)
+        found = self.by_seq.get(seq)
         return () if found is None else found.get(device, ())
 
     def on_receipt(self, device: str, seq: int) -> None:
         """Remove the decisions about a delivery that has its receipt."""
-        found = self._kept.get(seq)
+        found = self.by_seq.get(seq)
         if found is None:
             return
         for fact in found.pop(device, ()):
             self._memory.counted -= _size(fact)
             self._touched.add(("decision", seq, device))
         if not found:
-            del self._kept[seq]
+            del self.by_seq[seq]
 
     def forget(self, seq: int) -> None:
         """Remove the decisions about a notification that is no longer owed to any device."""
-        for device in list(self._kept.get(seq, ())):
+        for device in list(self.by_seq.get(seq, ())):
             self.on_receipt(device, seq)
 
     def _end(self, device: str, seq: int) -> None:
@@ -120,7 +120,7 @@ class Policies:
         before = self.shape.size_bytes
         self.shape.forget(device)
         self._memory.counted += self.shape.size_bytes - before
-        for kept in [kept for kept, found in self._kept.items() if device in found]:
+        for kept in [kept for kept, found in self.by_seq.items() if device in found]:
             self.on_receipt(device, kept)
 
     # -- rows --------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Policies:
     def keys(self) -> Iterator[Key]:
         """Yield the keys of all rows, except the row with the seq of the last fact."""
         yield from keys(self.shape)
-        yield from (("decision", seq, device) for seq, found in self._kept.items() for device in found)
+        yield from (("decision", seq, device) for seq, found in self.by_seq.items() for device in found)
 
     def touch_all(self) -> None:
         """Mark every row as changed."""
@@ -182,7 +182,7 @@ class Policies:
             else:
                 restore_row(self.shape, key, value)
         self._touched.clear()
-        self.are_used = self.are_any or bool(self._kept)
+        self.are_used = self.are_any or bool(self.by_seq)
         self.shape.measure()
         self._memory.counted += self.shape.size_bytes
 

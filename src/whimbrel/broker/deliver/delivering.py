@@ -195,7 +195,7 @@ class DeliveryHandler:
     def on_pubacks(self, client: LiveClient, identifiers: Sequence[int], now: int) -> None:
         """Record in the log the deliveries that PUBACKs of a client acknowledge (QoS 1), all together."""
         flying, now = client.flying, self._commits.now(now)
-        has_decisions = self._policies.are_used
+        decided = self._policies.by_seq
         outs: list[Outgoing] = []
         for identifier in identifiers:
             out = flying.get(identifier)
@@ -207,7 +207,11 @@ class DeliveryHandler:
             if out.qos != 1:
                 self._wrong_kind(client, "PUBACK", identifier, out.qos)
                 break
-            if out.via is RETAINED or len(out.terms) != 1 or (has_decisions and self._is_kept(client, out)):
+            if (
+                out.via is RETAINED
+                or len(out.terms) != 1
+                or (out.message.seq in decided and self._is_kept(client, out))
+            ):
                 self._record_run(client, outs, now)
                 outs = []
                 self._receipt(client, out, Outcome.DELIVERED, now)
@@ -239,9 +243,12 @@ class DeliveryHandler:
 
     def _settle_run(self, client: LiveClient, outs: Sequence[Outgoing], now: int, *, is_late: bool) -> None:
         """Apply receipts of deliveries in the hold; *is_late*: they waited for the disk (see ``_settle_later``)."""
-        by_session: dict[str, list[int]] = {}
-        for out in outs:
-            by_session.setdefault(out.terms[0].session, []).append(out.message.seq)
+        own = client.session
+        by_session = {own: [out.message.seq for out in outs if out.terms[0].session == own]}
+        if len(by_session[own]) < len(outs):
+            for out in outs:
+                if (session := out.terms[0].session) != own:
+                    by_session.setdefault(session, []).append(out.message.seq)
         for session, seqs in by_session.items():
             settled = self._state.node.settle_run(now, session, client.id, seqs)
             if settled:

@@ -14,7 +14,7 @@ Rule: all flights of a session are younger than its pending notifications, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from whimbrel.hold.commands import HandOver, Identity, Matches, Published, Settle
@@ -22,6 +22,7 @@ from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.hold.state import Copy, FastLane, Flight, LaneOptions, Pending, Session, State
+from whimbrel.hold.touched_rows import Key
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
@@ -139,8 +140,8 @@ class FastLanes:
         late_us, busy, count = state.now - at, self._busy, 0
         left: list[int] = []
         for index, (session, options) in enumerate(targets):
-            lane = session.lane or self._open(session)
-            if lane is None:
+            lane = session.lane
+            if lane is None and (lane := self._open(session)) is None:
                 left.append(index)
                 continue
             flights = lane.flights
@@ -170,6 +171,7 @@ class FastLanes:
         if lane is None or lane.device != device:
             return seqs
         flights, copies, left = lane.flights, state.copies, list[int]()
+        mark: Callable[[Key], None] | None = None
         for seq in seqs:
             if flights.pop(seq, None) is None:
                 left.append(seq)
@@ -177,7 +179,8 @@ class FastLanes:
             copy = copies[seq]
             copy.flight_count -= 1
             if copy.has_row:
-                self._view.touch(("copy", seq))
+                mark = mark or self._view.mark
+                mark(("copy", seq))
             if copy.flight_count or copy.sessions:
                 copy.received.add(device)
             else:
