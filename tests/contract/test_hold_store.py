@@ -35,7 +35,7 @@ from whimbrel.hold.store.sqlite import FORMAT, SqliteStore
 from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
-from whimbrel.pipeline.stream.blob_store import BlobStore, MemoryBlobs
+from whimbrel.pipeline.stream.state.blob_store import BlobStore, MemoryBlobs
 
 ROWS: dict[Key, bytes] = {
     ("held", None, 1): b"none",

@@ -27,7 +27,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.stream.batch_record import LostLogError
+from whimbrel.pipeline.stream.state.batch_record import LostLogError
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -35,7 +35,7 @@ from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import NO_PATIENCE, Patience, UnseenNumbersError, first_unseen
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.spark.source import Span, WhimbrelSource, read_tail
-from whimbrel.pipeline.stream.batch_record import LostLogError
+from whimbrel.pipeline.stream.state.batch_record import LostLogError
 
 NODE, FACTS, DELAYS = "n", 12, 1_000
 

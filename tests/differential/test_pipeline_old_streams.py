@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from stream_rig import StreamRig, forget
 
 from whimbrel.errors import InvalidValueError
@@ -18,23 +19,35 @@ from whimbrel.hold.store.interface import RowStore
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.plans import FORMAT, READABLE, StreamPlan, settled_plan
-from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs
+from whimbrel.pipeline.stream.state.batch_record import BatchRecord, LostStateError
+from whimbrel.pipeline.stream.state.blob_store import BlobStore, Head
+from whimbrel.pipeline.stream.state.objects import ObjectBlobs
+from whimbrel.pipeline.stream.state.old_checkpoint import adopt_states
+from whimbrel.pipeline.stream.stream import Stream
 
 NODES, LAST, NOW = ("node0", "node1"), 1_000_000, 1_800_000_000_000_000
 RETENTION = Retention(ttl_us=30, max_held=3)
 PLAN: dict[str, Any] = {"retention": RETENTION, "window_us": 16, "nodes": 7, "slots_per_node": 3}
 PLAN |= {"range_m": 300.0, "stale_us": 40}
 OLD = Path(__file__).parents[1] / "data" / "stream-3.tar.xz"
+OF_SPARK = Path(__file__).parents[1] / "data" / "stream-4.tar.xz"
+"""A stream with Spark's own checkpoint: after a whole batch (``done``), and after some tables had one (``cut``)."""
 GONE = {"interest", "shaped body", "difference", "content", "sighting"}
 """Kinds of rows that format 3 had and this version has not."""
 
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """Return the folder of a stream that a Whimbrel of format 3 began: its log, tables and checkpoint."""
+    """Return the folder of a stream that a Whimbrel of format 3 began: its log and tables, and its state as objects."""
     with tarfile.open(OLD) as archive:
         archive.extractall(tmp_path, filter="data")
     forget()
+    folder = tmp_path / "stream" / "out" / "_stream"
+    state = json.loads((folder / "checkpoint" / "1").read_text())["state"]  # without Spark, as the rig was then
+    states = {name: ([*map(bytes.fromhex, blobs)], Head(*head)) for name, (blobs, head) in state.items()}
+    record = BatchRecord.read(folder / "batch.json")
+    assert record is not None
+    adopt_states(record, states, folder / "checkpoint" / "objects").put(folder / "batch.json")
     return tmp_path / "stream"
 
 
@@ -45,8 +58,9 @@ def stream(folder: Path, out: Path) -> StreamRig:
 
 def stores(rig: StreamRig) -> dict[str, RowStore]:
     """Return what the checkpoint has of each node."""
-    state = json.loads((rig.checkpoint / str(rig.batch)).read_text())["state"]
-    return {node: BlobStore(MemoryBlobs(map(bytes.fromhex, state[node][0]), Head(*state[node][1]))) for node in NODES}
+    record = rig.commits.record
+    assert record is not None
+    return {node: BlobStore(ObjectBlobs(Path(rig.job.state), record.nodes[node].state)) for node in NODES}
 
 
 def kinds(rig: StreamRig) -> set[object]:
@@ -90,3 +104,35 @@ def test_an_older_whimbrel_refuses_it_from_then_on(begun: Path) -> None:
     with pytest.raises(InvalidValueError):
         settled_plan(copied, StreamPlan(**{**PLAN, "window_us": 17}))
     assert json.loads(copied.read_text())["format"] != FORMAT, "a plan that is refused stays as it is"
+
+
+@pytest.mark.parametrize("moment", ["done", "cut"])
+def test_a_checkpoint_of_spark_is_continued(spark: SparkSession, tmp_path: Path, moment: str) -> None:
+    """Also where it was killed between the commits of two tables: that batch is made again, with the same seqs."""
+    with tarfile.open(OF_SPARK) as archive:
+        archive.extractall(tmp_path, filter="data")
+    forget()
+    folder, out = tmp_path / "stream", tmp_path / "stream" / moment
+    before = BatchRecord.read(out / "_stream" / "batch.json")
+    assert before is not None
+    assert before.is_done == (moment == "done")
+    whole = StreamRig(log=folder / "log", out=tmp_path / "whole", plan=StreamPlan(**PLAN))
+    whole.take(dict.fromkeys(NODES, LAST))
+    forget()
+    going_on = Stream(spark, log=folder / "log", out=out, plan=StreamPlan(**PLAN))
+    try:
+        going_on.take(dict.fromkeys(NODES, LAST))
+    finally:
+        going_on.close()
+    assert rows(out) == rows(tmp_path / "whole")
+    assert [path.name for path in (out / "_stream" / "checkpoint").iterdir()] == ["objects"]
+
+
+def test_a_checkpoint_of_spark_that_was_lost_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    """Its tables cannot be continued; the log has everything for new ones."""
+    with tarfile.open(OF_SPARK) as archive:
+        archive.extractall(tmp_path, filter="data")
+    folder, out = tmp_path / "stream", tmp_path / "stream" / "done"
+    shutil.rmtree(out / "_stream" / "checkpoint" / "state")
+    with pytest.raises(LostStateError, match="start the stream anew"):
+        Stream(spark, log=folder / "log", out=out, plan=StreamPlan(**PLAN))

@@ -25,7 +25,7 @@ from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import NO_PATIENCE
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.batch_record import BatchRecord, OtherLogError
+from whimbrel.pipeline.stream.state.batch_record import BatchRecord, OtherLogError
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US

@@ -40,7 +40,7 @@ from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import DeltaOutput, read
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.stream.batch_record import BatchRecord
+from whimbrel.pipeline.stream.state.batch_record import BatchRecord
 
 __all__ = [
     "AIMS",
@@ -476,18 +476,12 @@ def _await(
 def _place(out: Path) -> tuple[str, int]:
     """Return which step a dead stream was at, and of which batch."""
     record = BatchRecord.read(out / "_stream" / "batch.json")
-    begun, over = (_last(out / "_stream" / "checkpoint" / name) for name in ("offsets", "commits"))
-    if record is not None and record.batch > over:
-        if record.is_done:
-            return "all tables written, and Spark not told", record.batch
-        return ("some tables written" if _written(out, record.batch) else "recorded"), record.batch
-    if begun > over:
-        return "reading or matching", begun
-    return ("between batches" if over >= 0 else "before the first batch"), over
-
-
-def _last(folder: Path) -> int:
-    return max((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()), default=-1)
+    if record is None:
+        return "before the first batch", -1
+    if record.is_done:
+        return "reading, matching or between batches", record.batch
+    count = _written(out, record.batch)
+    return ("some tables written" if count else "recorded"), record.batch
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------

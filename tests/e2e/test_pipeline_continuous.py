@@ -153,7 +153,8 @@ def test_one_pass_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path
     shutil.rmtree(out / "_stream" / "checkpoint")
     done = CliRunner().invoke(app, ["pipeline", "doctor", "--out", str(out), "--no-spark"])
     assert done.exit_code == 1
-    assert "FAILED  checkpoint: no batch yet" in done.stdout
+    assert "FAILED  checkpoint: batch" in done.stdout
+    assert ": no object " in done.stdout
 
 
 def _check_health(log: Path, out: Path, *, behind: int) -> None:

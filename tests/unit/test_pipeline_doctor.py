@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ from whimbrel.pipeline.doctor.session import check_workers
 from whimbrel.pipeline.doctor.streams import check_checkpoint, check_reach, check_running, check_table, examine_stream
 from whimbrel.pipeline.files.delta import open_table
 from whimbrel.pipeline.plans import FORMAT
-from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord
+from whimbrel.pipeline.stream.state.batch_record import BatchRecord, NodeRecord
+from whimbrel.pipeline.stream.state.blob_store import Head
+from whimbrel.pipeline.stream.state.objects import ObjectBlobs
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 JAVA = 'openjdk version "17.0.9" 2023-10-17\n'
@@ -200,14 +203,12 @@ def test_a_segment_that_is_gone_leaves_a_hole(tmp_path: Path) -> None:
 # -- a stream --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("batch", "committed", "verdict"),
-    [(3, 3, OK), (3, 2, OK), (None, -1, OK), (0, -1, OK), (3, 1, FAILED), (3, 4, FAILED), (3, -1, FAILED)],
-)
-def test_the_checkpoint_must_fit_the_record(batch: int | None, committed: int, verdict: Verdict) -> None:
-    """Spark is at the last batch, or at the one before it and makes that one again; anything else was lost."""
-    record = None if batch is None else _record(batch=batch)
-    assert check_checkpoint(record, committed).verdict is verdict
+def test_the_checkpoint_must_fit_the_record() -> None:
+    """A batch that was interrupted is finished, or made anew; a state that was lost is not found again."""
+    done = _record(batch=3)
+    for record in (None, done, replace(done, is_done=False)):
+        assert check_checkpoint(record, None).verdict is OK
+        assert check_checkpoint(record, "no object x").verdict is FAILED
 
 
 @pytest.mark.parametrize(("last_batch", "is_well"), [(2, True), (3, True), (1, False), (4, False), (-1, False)])
@@ -238,22 +239,24 @@ def test_a_log_that_was_cut_too_early_is_said_before_it_hurts(
 
 def _record(*, batch: int = 1, applied: int = 5, written: dict[str, int] | None = None) -> BatchRecord:
     node = NodeRecord(applied=applied, last_at=1, size=1, size_bytes=1)
-    return BatchRecord(
-        query="q", batch=batch, spans={"a": (4, applied)}, is_done=True, written=written or {}, nodes={"a": node}
-    )
+    return BatchRecord(batch=batch, spans={"a": (4, applied)}, is_done=True, written=written or {}, nodes={"a": node})
 
 
-def _stream(out: Path, *, applied: int = 5, committed: int = 1) -> Path:
+def _stream(out: Path, *, applied: int = 5) -> Path:
     """Make the folder of a stream over one node, of which the last batch had the numbers from 4 on."""
     folder = out / "_stream"
-    commits = folder / "checkpoint" / "commits"
-    commits.mkdir(parents=True)
-    (commits / str(committed)).touch()
+    states = []
+    for _ in range(2):
+        blobs = ObjectBlobs(folder / "checkpoint" / "objects", None)
+        blobs.put([b"state"], Head(applied))
+        states.append(blobs.head().version)
     (folder / "plan.json").write_text(json.dumps({"format": FORMAT, "tables": ["matches"]}))
     (folder / "stream.json").write_text(
-        json.dumps({"name": "s", "partitions": 1, "checkpoint": (folder / "checkpoint").as_uri()})
+        json.dumps({"name": "s", "is_own": True, "checkpoint": (folder / "checkpoint").as_uri()})
     )
-    _record(applied=applied).put(folder / "batch.json")
+    record = _record(applied=applied)
+    nodes = {"a": replace(record.nodes["a"], state=states[0])}
+    replace(record, nodes=nodes, windows_state=states[1]).put(folder / "batch.json")
     return folder
 
 
@@ -274,10 +277,11 @@ def test_a_stream_that_is_well(tmp_path: Path) -> None:
 
 def test_a_stream_whose_state_was_lost(tmp_path: Path) -> None:
     """It could only go on with tables that are wrong."""
-    folder = _stream(tmp_path / "out", committed=7)
-    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {"checkpoint": "batch 7"}
+    folder = _stream(tmp_path / "out")
     shutil.rmtree(folder / "checkpoint")
-    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {"checkpoint": "no batch yet"}
+    (found,) = _not_ok(examine_stream(tmp_path / "out", None, now=NOW)).items()
+    assert found[0] == "checkpoint"
+    assert found[1].startswith("batch 1: no object ")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"tables": []}', '{"format": 99, "tables": []}', None])
@@ -332,11 +336,12 @@ def test_a_table_of_an_older_whimbrel_is_said(tmp_path: Path) -> None:
 
 def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
     """Scripts ask the exit code; people read the remedy."""
-    _stream(tmp_path / "out", committed=7)
+    shutil.rmtree(_stream(tmp_path / "out") / "checkpoint")
     arguments = ["pipeline", "doctor", "--out", str(tmp_path / "out"), "--no-spark"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
-    assert "FAILED  checkpoint: batch 7\n        wanted: batch 1, or the one before it" in done.stdout
+    assert "FAILED  checkpoint: batch 1: no object " in done.stdout
+    assert "wanted: the state after the last batch, whole" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (1, False)
 

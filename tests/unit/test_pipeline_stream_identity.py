@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.pipeline.stream.identity import StreamIdentity
+from whimbrel.pipeline.stream.state.identity import StreamIdentity
 
 
 def begun(out: Path, checkpoint: str | None = None) -> Path:
     """Return the folder of a stream that has begun."""
     folder = out / "_stream"
     (folder / "checkpoint").mkdir(parents=True)
-    made = StreamIdentity.begun(folder, name="s", checkpoint=checkpoint, partitions=2)
+    made = StreamIdentity.begun(folder, name="s", checkpoint=checkpoint)
     assert StreamIdentity.read(folder) == made
     return folder
 
@@ -24,7 +24,7 @@ def checkpoint_of(folder: Path) -> str:
     """Return where the checkpoint of a stream is."""
     found = StreamIdentity.read(folder)
     assert found is not None
-    assert (found.name, found.partitions) == ("s", 2)
+    assert found.name == "s"
     return found.checkpoint
 
 

@@ -119,6 +119,12 @@ class _Stream:
     def __init__(self) -> None:
         self.last: BatchSummary | None = None
         self.listeners: list[Callable[[BatchSummary], None]] = []
+        self.idle_listeners: list[Callable[[], None]] = []
+
+    def tell(self) -> None:
+        """Say that there may be a batch."""
+        for listener in self.idle_listeners:
+            listener()
 
 
 def _fact(node: str, number: int) -> PresenceChanged:
@@ -134,22 +140,23 @@ def _log(folder: Path, facts: int) -> Path:
 
 
 def _watch(tmp_path: Path, stream: _Stream, seen: list[Told], times: list[float]) -> StreamWatch:
-    spark: Any = None  # who does not enter the block does not register
-    return StreamWatch(spark, stream, _log(tmp_path / "log", 5), seen.append, clock=lambda: times[0])
+    return StreamWatch(stream, _log(tmp_path / "log", 5), seen.append, clock=lambda: times[0])
 
 
 def test_a_batch_is_new_once(tmp_path: Path) -> None:
-    """Spark tells of every tick; a batch counts once, and its rate is over the time since it was told of before."""
+    """A batch counts once, and its rate is over the time since it was told of before."""
     stream, seen, times = _Stream(), list[Told](), [100.0]
-    watch = _watch(tmp_path, stream, seen, times)
-    watch.onQueryProgress(None)
-    stream.last = _taken(1, facts=50, applied={"a": 5})
-    watch.onQueryProgress(None)
-    watch.onQueryProgress(None)
-    times[0], stream.last = 110.0, _taken(2, facts=50, applied={"a": 5})
-    watch.onQueryProgress(None)
-    times[0] = 120.0
-    watch.onQueryIdle(None)
+    with _watch(tmp_path, stream, seen, times):
+        stream.tell()
+        stream.last = _taken(1, facts=50, applied={"a": 5})
+        stream.tell()
+        stream.tell()
+        times[0], stream.last = 110.0, _taken(2, facts=50, applied={"a": 5})
+        stream.tell()
+        times[0] = 120.0
+        stream.tell()
+    assert not stream.idle_listeners
+    assert not stream.listeners
     assert [each.is_new for each in seen] == [False, True, False, True, False]
     assert [each.rows_per_s for each in seen] == [0, 100, 0, 5, 0]
     assert [each.at for each in seen] == [at * SECOND for at in (100, 100, 100, 110, 120)]

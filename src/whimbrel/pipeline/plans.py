@@ -20,14 +20,13 @@ from whimbrel.model.census import CensusTotals
 from whimbrel.model.near import DEFAULT_STALE_US
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.fold.contact_fold import RANGE_M, ContactPlan
-from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 
 __all__ = ["FORMAT", "READABLE", "Plan", "StreamPlan", "settled_plan"]
 
-FORMAT = STATE_FORMAT
-"""Format of a stream's plan and state: 3 put the state into Spark's checkpoint, 4 gave it the rows of a node's core."""
-READABLE = frozenset({3, FORMAT})
+FORMAT = 5
+"""Format of a stream's plan and state: 3 and 4 put the state into Spark's checkpoint, 5 puts it into state objects."""
+READABLE = frozenset({3, 4, FORMAT})
 """Formats of a stream's plan and state that this version can continue."""
 _HOUR_US = 3_600 * 1_000_000
 

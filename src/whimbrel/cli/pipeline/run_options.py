@@ -86,7 +86,7 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PATH",
-        help="Where Spark keeps offsets and state of a stream: a folder, or file:, hdfs:; in --out by default.",
+        help="Where a stream keeps its state: a folder that all workers see; in --out by default.",
     ),
 ]
 FactsPerBatch = Annotated[

@@ -51,7 +51,7 @@ class Shell:
     """Address and port for metrics."""
     master: str | None
     checkpoint: str | None
-    """Location of Spark's offsets and state; None: beside the tables."""
+    """Folder of the state; None: beside the tables."""
     as_json: bool
 
 
@@ -86,7 +86,7 @@ def _run(  # noqa: PLR0917 # one argument per option, and the signals
             for each in seen:
                 each(told)
 
-        watch = StreamWatch(spark, stream, log, tell)
+        watch = StreamWatch(stream, log, tell)
         if shell.metrics is not None:
             from whimbrel.pipeline.stream.meters import Meters
 

@@ -1,7 +1,8 @@
 """Checks of a stream's folder: its plan, the record of its last batch, its checkpoint, its lag, and its tables.
 
-Spark's checkpoint has the position of a stream, the tables have its output, and the record of the last batch links the
-two (``batch_record``). These must agree. A batch that was interrupted is not a problem: the next start repeats it.
+The checkpoint has the state of a stream, the tables have its output, and the record of the last batch links the two
+(``batch_record``). These must agree. A batch that was interrupted is not a problem: the next start finishes
+it, or makes it again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.doctor.check import Check, Verdict, failure, ok, warning, with_noun, with_unit
 from whimbrel.pipeline.doctor.logs import Extent, extents
-from whimbrel.pipeline.spark.paths import local_path
-from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, OtherLogError, check_same_log
-from whimbrel.pipeline.stream.identity import StreamIdentity
+from whimbrel.pipeline.stream.state.batch_record import (
+    BatchRecord,
+    LostStateError,
+    NodeRecord,
+    OtherLogError,
+    check_same_log,
+)
+from whimbrel.pipeline.stream.state.identity import StreamIdentity
+from whimbrel.pipeline.stream.state.objects import live_objects
 
 __all__ = ["check_checkpoint", "check_reach", "check_running", "check_table", "examine_stream"]
 
@@ -33,23 +40,14 @@ _SMALL_BYTES, _MANY = 1 << 20, 200
 # -- decisions -------------------------------------------------------------------------------------------------------
 
 
-def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
-    """Return a failed check if Spark's checkpoint and the stream's own *record* disagree on the last batch, else ok.
-
-    *committed* is the last batch in the checkpoint (-1: none). It must be the one before the batch of *record*, or
-    that batch if all tables have it; without a record it must be -1.
-    """
-    found = f"batch {committed}" if committed >= 0 else "no batch yet"
-    if record is None:
-        return (
-            ok("checkpoint", found) if committed < 0 else failure("checkpoint", found, "no batch, as recorded", _ANEW)
-        )
-    wanted = f"batch {record.batch}, or the one before it"
-    is_over = committed == record.batch and record.is_done
-    if is_over or committed == record.batch - 1:
-        under_way = "" if is_over else f", batch {record.batch} under way or interrupted"
-        return ok("checkpoint", found + under_way, wanted)
-    return failure("checkpoint", found, wanted, _ANEW)
+def check_checkpoint(record: BatchRecord | None, lost: str | None) -> Check:
+    """Return a failed check if the state that *record* names is not whole; *lost* says what is missing, if anything."""
+    found = "no batch yet" if record is None else f"batch {record.batch}"
+    if lost is not None:
+        return failure("checkpoint", f"{found}: {lost}", "the state after the last batch, whole", _ANEW)
+    if record is not None and not record.is_done:
+        found += ", under way or interrupted"
+    return ok("checkpoint", found)
 
 
 def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | None:
@@ -181,17 +179,17 @@ def _known_formats() -> frozenset[int] | None:
 
 
 def _agreement(out: Path) -> list[Check]:
-    """Compare the stream's record of its last batch, Spark's checkpoint, and the tables.
+    """Compare the stream's record of its last batch, the state in its checkpoint, and the tables.
 
     A running stream changes them one after the other.
     """
     folder = out / "_stream"
     try:
         record = BatchRecord.read(folder / "batch.json")
-        committed = _last_commit(folder)
+        lost = None if record is None else _lost_state(folder, record)
     except (OSError, ValueError, KeyError, TypeError, WhimbrelError) as error:
         return [failure("checkpoint", str(error), "what the stream wrote, whole", _ANEW)]
-    checks = [] if committed is None else [check_checkpoint(record, committed)]
+    checks = [check_checkpoint(record, lost)]
     try:
         from deltalake.exceptions import DeltaError
 
@@ -208,15 +206,18 @@ def _agreement(out: Path) -> list[Check]:
     return checks
 
 
-def _last_commit(folder: Path) -> int | None:
-    """Return the last batch that Spark records as finished; None if its checkpoint is not on this machine."""
-    found = StreamIdentity.read(folder)
-    if found is None:
-        return -1
-    place = local_path(found.checkpoint)
-    if place is None:
+def _lost_state(folder: Path, record: BatchRecord) -> str | None:
+    """Describe the missing part of the state that *record* names; return None if the state is whole."""
+    identity = StreamIdentity.read(folder)
+    if identity is None:
+        return "stream.json is missing"
+    if record.is_of_spark:  # the next start reads it, and says if it cannot
         return None
-    return max((int(each.name) for each in (place / "commits").glob("[0-9]*") if each.name.isdigit()), default=-1)
+    try:
+        live_objects(identity.objects(folder), record.objects)
+    except LostStateError as error:
+        return str(error.found)
+    return None
 
 
 def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:

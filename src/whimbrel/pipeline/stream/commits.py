@@ -21,11 +21,18 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.log.files import put
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput, by_window
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, check_same_log, checked_record
 from whimbrel.pipeline.stream.node_fold import NodeReport
+from whimbrel.pipeline.stream.state.batch_record import (
+    BatchRecord,
+    LostStateError,
+    NodeRecord,
+    check_same_log,
+    check_tables,
+)
 from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
 from whimbrel.pipeline.stream.windows import merge_window
 from whimbrel.pipeline.subscriptions.matcher_files import Uses
@@ -76,17 +83,13 @@ class TableCommits:
             else:
                 windows.setdefault(each.table, []).append(Path(each.told.decode()))
         for table, output in self._outputs.items():
-            if table in windows:
-                output.replace(batch, self._merge_windows(output, batch, _read(table, windows[table])))
-            else:
+            if table in windows and not output.has(batch):
+                output.replace(batch, self._merge_windows(output, _read(table, windows[table])))
+            elif table not in windows:
                 output.add_files(batch, files.get(table, []))
-        for path in (path for paths in windows.values() for path in paths):
-            path.unlink(missing_ok=True)
         return rows
 
-    def _merge_windows(self, output: DeltaOutput, batch: int, rows: Any) -> Mapping[int, Any]:
-        if output.has(batch):
-            return {}
+    def _merge_windows(self, output: DeltaOutput, rows: Any) -> Mapping[int, Any]:
         if output.table in {"replicas", "meetings"}:
             return {WHOLE: rows}
         return {window: merge_window(output.window(window), new) for window, new in by_window(rows).items()}
@@ -116,7 +119,7 @@ class TableCommits:
                 output.sweep()
 
     def clear(self) -> None:
-        """Remove the files with rows of time windows that failed attempts at a batch have left."""
+        """Remove the files with rows of time windows, and with counts for them, that no batch needs any more."""
         with suppress(FileNotFoundError):
             for path in scratch_of(self._out).iterdir():
                 path.unlink(missing_ok=True)
@@ -160,42 +163,55 @@ class BatchCommits:
     """Commits the batches of a stream to the tables in *out*, in order, and keeps the record of the last batch."""
 
     def __init__(self, out: Path, plan: StreamPlan) -> None:
-        self._path = out / "_stream" / "batch.json"
-        self._record = BatchRecord.read(self._path)
+        self._folder = out / "_stream"
+        self.record = BatchRecord.read(self._path)
         self.tables = TableCommits(out, plan)
         self.away: dict[str, dict[str, int]] = {}
         """Number of notifications held for each absent device, per node; empty unless the job asks for it."""
-        self.tables.check_begun(is_new=self._record is None)
-        if self._record is None:
-            checked_record(None, query="", batch=0, spans={}, tables=self.tables.last_batches())
-        else:
-            self._check(self._record)
-        self.tables.clear()
-        self.tables.create()
+        self.dropped: list[str] = []
+        """Names of objects that the last batch made useless."""
+        self.tables.check_begun(is_new=self.record is None)
+        check_tables(self.record, self.tables.last_batches())
 
-    def _check(self, record: BatchRecord) -> None:
-        """Raise ``LostStateError``, before any batch, if the tables do not match the record."""
-        checked_record(
-            record, query=record.query, batch=record.batch, spans=record.spans, tables=self.tables.last_batches()
-        )
+    @property
+    def _path(self) -> Path:
+        return self._folder / "batch.json"
+
+    def begin(self) -> None:
+        """Create missing tables, and remove what interrupted batches left; the state must have been found before."""
+        if self.record is None or self.record.is_done:
+            self.tables.clear()
+        self.tables.create()
 
     def check_log(self, log: Path) -> None:
         """Raise ``OtherLogError`` if *log* is not the log from which the tables were made."""
-        check_same_log(log, {} if self._record is None else self._record.nodes)
+        check_same_log(log, {} if self.record is None else self.record.nodes)
 
     @property
     def applied(self) -> dict[str, int]:
         """Last seq in the tables, per node."""
-        return {} if self._record is None else {node: each.applied for node, each in self._record.nodes.items()}
+        return {} if self.record is None else {node: each.applied for node, each in self.record.nodes.items()}
 
-    def commit(self, query: str, batch: int, made: Sequence[WorkerOutput], *, began_s: float) -> BatchSummary:
+    def adopt(self, record: BatchRecord) -> None:
+        """Replace the record by *record*, which says the same of the tables, and names the objects with the state."""
+        record.put(self._path)
+        self.record = record
+
+    def finish(self) -> None:
+        """Commit the batch of the record to the tables that lack it, if it was made and then interrupted."""
+        record = self.record
+        if record is None or record.is_done or record.output is None:
+            return
+        check_tables(record, self.tables.last_batches())
+        self._end(record, _read_output(self._folder / record.output))
+
+    def commit(self, batch: int, made: Sequence[WorkerOutput], *, began_s: float) -> BatchSummary:
         """Commit the output of a batch; *began_s* is the monotonic time when the batch began."""
         reports = {each.node: NodeReport(*cbor2.loads(each.told)) for each in made if each.kind == "node"}
         windows = next(WindowsReport(*cbor2.loads(each.told)) for each in made if each.kind == "windows")
         spans = {node: (each.first, each.last) for node, each in sorted(reports.items())}
-        record = checked_record(self._record, query=query, batch=batch, spans=spans, tables=self.tables.last_batches())
-        record.put(self._path)
-        rows = self.tables.commit(batch, made)
+        check_tables(self.record, self.tables.last_batches())
+        before = self.record or BatchRecord(batch=batch, spans=spans)
         nodes = {
             node: NodeRecord(
                 applied=each.last,
@@ -204,21 +220,28 @@ class BatchCommits:
                 size_bytes=each.size_bytes,
                 incarnation=each.incarnation,
                 digest=each.digest,
+                state=each.state,
             )
             for node, each in reports.items()
         }
-        now = time.time_ns() // 1_000
-        self._record = replace(
-            record,
-            is_done=True,
-            at=now,
-            written=self.tables.last_batches(),
-            nodes={**record.nodes, **nodes},
+        record = replace(
+            before,
+            batch=batch,
+            spans=spans,
+            is_done=False,
+            nodes={**before.nodes, **nodes},
             windows=(windows.size, windows.size_bytes),
+            windows_state=windows.state,
+            output=f"output-{batch}",
         )
-        self._record.put(self._path)
+        assert record.output is not None
+        put(self._folder / record.output, cbor2.dumps([each for each in made if each.table is not None]))
+        record.put(self._path)
+        self.record = record
+        rows = self._end(record, made)
+        self.dropped = [*windows.dropped, *(name for each in reports.values() for name in each.dropped)]
         self.away |= {node: each.away for node, each in reports.items() if each.away is not None}
-        self.tables.tidy(batch, windows, now=now)
+        self.tables.tidy(batch, windows, now=self.record.at)
         notes = [note for _, each in sorted(reports.items()) for note in each.notes]
         return BatchSummary(
             batch=batch,
@@ -226,13 +249,29 @@ class BatchCommits:
             rows=rows,
             applied=self.applied,
             done_with=self.applied | {node: first - 1 for node, (first, _) in spans.items()},
-            newest_at=max(
-                (each.last_at for each in self._record.nodes.values() if each.last_at is not None), default=0
-            ),
-            state=windows.size + sum(each.size for each in self._record.nodes.values()),
-            state_bytes=windows.size_bytes + sum(each.size_bytes for each in self._record.nodes.values()),
+            newest_at=max((each.last_at for each in record.nodes.values() if each.last_at is not None), default=0),
+            state=windows.size + sum(each.size for each in record.nodes.values()),
+            state_bytes=windows.size_bytes + sum(each.size_bytes for each in record.nodes.values()),
             took_s=time.monotonic() - began_s,
             notes=(*notes, *windows.notes),
             late=windows.late,
             matchers=Uses.sum(each.matchers for each in reports.values()),
         )
+
+    def _end(self, record: BatchRecord, made: Sequence[WorkerOutput]) -> dict[str, int]:
+        """Commit *made* to the tables that lack it, and record that all have it; return the rows of each table."""
+        rows = self.tables.commit(record.batch, made)
+        now = time.time_ns() // 1_000
+        self.record = replace(record, is_done=True, at=now, written=self.tables.last_batches(), output=None)
+        self.record.put(self._path)
+        self.tables.clear()
+        for path in self._folder.glob("output-*"):
+            path.unlink(missing_ok=True)
+        return rows
+
+
+def _read_output(path: Path) -> list[WorkerOutput]:
+    try:
+        return [WorkerOutput(*each) for each in cbor2.loads(path.read_bytes())]
+    except FileNotFoundError:
+        raise LostStateError("the stream's record", f"no file {path.name}", "the output of its last batch") from None

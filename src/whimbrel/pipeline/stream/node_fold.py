@@ -1,7 +1,7 @@
 """One node's share of a batch, in a worker: turn a range of its seqs into data files, and into counts for time windows.
 
-The stateful operator has one key per node. Spark stores its state (``blob_store``). A worker's memory is only a cache
-of that state, used if it has the same last seq as Spark's state.
+The node's state is stored in objects (``state.objects``). A worker's memory is only a cache of states: it is used for
+the state that has the same name, and is bounded.
 
 Rule: a span (this range of seqs) is processed in pieces (chunks), so memory is bounded even if the span is large.
 Rule: after a failure nothing stays in the cache.
@@ -9,13 +9,12 @@ Rule: after a failure nothing stays in the cache.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cbor2
 import pyarrow as pa
@@ -33,17 +32,19 @@ from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.garbage import pause_collection
 from whimbrel.pipeline.fold.start_state import seen_start_state
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
-from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
+from whimbrel.pipeline.stream.state.batch_record import LostLogError, LostStateError, OtherLogError
+from whimbrel.pipeline.stream.state.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.unit.folding import TakenPiece, begun_piece
 from whimbrel.pipeline.unit.made import FILE_BYTES, TableFiles, WorkerOutput
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
 from whimbrel.pipeline.unit.take import take
 
-__all__ = ["Job", "NodeReport", "Span", "fold_node", "span_of", "unpacked_tallies"]
+__all__ = ["Job", "NodeReport", "Span", "fold_node", "unpacked_tallies"]
 
 _TALLIES_BYTES = 8 << 20
+_CACHE_BYTES = 64 << 20
+"""Size on disk of all states that a process caches; in memory they take several times as much."""
 _INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "ended_at")
 
 
@@ -61,6 +62,8 @@ class Job:
     file_bytes: int = FILE_BYTES
     """Size in memory from which on the rows of a table are written to a file, in bytes."""
     patience: Patience = PATIENT
+    state: str = ""
+    """Folder of the state objects, which all workers see."""
     tells_away: bool = False
     """Whether reports have the number of notifications held for each absent device; for small fleets only."""
 
@@ -80,12 +83,6 @@ class Span(NamedTuple):
     """The driver's time when the batch began, in microseconds: an upper bound of every node's time."""
     missing: tuple[Missing, ...] = ()
     """For a node that is new to the stream: the ranges of seqs that its log lacked when the driver looked."""
-
-
-def span_of(row: Any) -> Span:  # a row of the source
-    """Convert a row of the source (``span_source``) to a ``Span`` (range of a node's seqs)."""
-    missing = tuple(Missing(*each) for each in json.loads(row["missing"]))
-    return Span(row["first"], row["last"], row["nodes"], row["now"], missing)
 
 
 class NodeReport(NamedTuple):
@@ -112,6 +109,10 @@ class NodeReport(NamedTuple):
     """Incarnation and digest of the ``LogMark`` after the last fact."""
     matchers: tuple[int, int]
     """Number of matchers that were mapped from the worker's disk, and that were packed."""
+    state: str
+    """Name of the object with the state after the batch."""
+    dropped: tuple[str, ...]
+    """Names of objects that this state does not need, and the one before it did."""
 
 
 @dataclass(slots=True)
@@ -122,8 +123,9 @@ class _Kept:
     reader: SpanReader
 
 
-_kept: dict[tuple[str, str, str, str], _Kept] = {}
-"""States of nodes that this process caches; keys: stream, path of the log, path of the tables, node."""
+_Key: TypeAlias = tuple[str, str, str, str]
+_kept: dict[_Key, _Kept] = {}
+"""States of nodes that this process caches, the oldest first; keys: stream, paths of the log and the tables, node."""
 
 
 def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerOutput]:
@@ -133,9 +135,11 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerO
     """
     key = (job.stream, job.log, job.out, node)
     kept, is_cached = _kept.pop(key, None), True
-    if kept is not None and kept.store.applied == blobs.head().applied:
+    if kept is not None and kept.store.head == blobs.head():
         kept.store.follow(blobs)
     else:
+        if kept is not None:
+            kept.matchers.forget()
         kept, is_cached = _restore(job, node, blobs), False
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
@@ -184,9 +188,22 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerO
         incarnation=kept.state.mark.incarnation,
         digest=kept.state.mark.digest,
         matchers=kept.matchers.files.uses.since(uses),
+        state=kept.store.head.version,
+        dropped=tuple(blobs.dropped),
     )
-    _kept[key] = kept
+    _keep(key, kept)
     yield WorkerOutput("node", node, None, 0, cbor2.dumps(report))
+
+
+def _keep(key: _Key, kept: _Kept) -> None:
+    """Add a state to the cache as its newest; remove the oldest states if the cache is too large."""
+    _kept[key] = kept
+    size = sum(each.store.size_bytes for each in _kept.values())
+    while size > _CACHE_BYTES and len(_kept) > 1:
+        oldest = next(iter(_kept))
+        gone = _kept.pop(oldest)
+        size -= gone.store.size_bytes
+        gone.matchers.forget()
 
 
 def _restore(job: Job, node: str, blobs: Blobs) -> _Kept:

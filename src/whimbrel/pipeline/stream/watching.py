@@ -1,7 +1,7 @@
 """Watching: report the progress of a stream after each batch, with its lag behind the log.
 
-Spark reports each trigger, the stream reports each batch, and the log has its last seqs. ``compute_status`` combines
-them.
+The stream reports each batch, and from time to time that there is nothing new; the log has its last seqs.
+``compute_status`` combines them.
 Rule: watching never disturbs the stream: if the log cannot be read now, the last known end is reported.
 Rule: functions that compute the report get the time as an argument; only ``StreamWatch`` has a clock.
 """
@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
-
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
@@ -147,45 +144,42 @@ class Watched(Protocol):
 
     last: BatchSummary | None
     listeners: list[Callable[[BatchSummary], None]]
+    idle_listeners: list[Callable[[], None]]
 
 
-class StreamWatch(StreamingQueryListener):
+class StreamWatch:
     """Context manager that calls *seen* with the status after each batch, and from time to time without a batch.
 
-    Spark and the stream call the watch from their own threads; ``look`` may be called from any thread. Several batches
-    may pass between two reports of Spark; the stream reports each of them.
+    The stream calls the watch from its own thread; ``look`` may be called from any thread.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
         stream: Watched,
         log: Path,
         seen: Callable[[Told], None],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._session, self._stream, self._log, self._seen, self._clock = spark, stream, log.absolute(), seen, clock
+        self._stream, self._log, self._seen, self._clock = stream, log.absolute(), seen, clock
         self._lock = threading.RLock()
         self._watch = LogWatch(self._log)
         self._last: dict[str, int] = {}
         self._batch: int | None = None
-        self._batch_of_tick: int | None = None
-        """The last batch at the time of Spark's last report."""
         self._told_at: float | None = None
         self._caught_up_at: int | None = None
         self._rows_per_s = 0.0
 
     def __enter__(self) -> Self:
         self._stream.listeners.append(self._on_taken)
-        self._session.streams.addListener(self)
+        self._stream.idle_listeners.append(self._tell)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del kind, error, trace
-        self._session.streams.removeListener(self)
+        self._stream.idle_listeners.remove(self._tell)
         self._stream.listeners.remove(self._on_taken)
 
     def look(self) -> Told:
@@ -193,42 +187,22 @@ class StreamWatch(StreamingQueryListener):
         with self._lock:
             return self._look(is_new=False)
 
-    def onQueryStarted(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Do nothing: there is no batch yet."""
-
-    def onQueryProgress(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Report the status after a trigger of Spark, which may have had no new facts."""
-        del event
-        self._tell(is_tick=True)
-
-    def onQueryIdle(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Report the status after a trigger without new facts."""
-        del event
-        self._tell(is_tick=True)
-
-    def onQueryTerminated(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Do nothing: the code that waits for the query handles its end."""
-
     def _on_taken(self, taken: BatchSummary) -> None:
-        """Report the status after each batch; a trigger of Spark may have many."""
+        """Report the status after a batch."""
         del taken
-        self._tell(is_tick=False)
+        self._tell()
 
-    def _tell(self, *, is_tick: bool) -> None:
+    def _tell(self) -> None:
         with self._lock:  # held during the call of *seen*: one report at a time, in order
             taken, now = self._stream.last, self._clock()
             is_new = taken is not None and taken.batch != self._batch
-            is_idle = is_tick and (taken is None or taken.batch == self._batch_of_tick)
-            if is_tick and taken is not None:
-                self._batch_of_tick = taken.batch
             if taken is not None and is_new:
                 passed_s = taken.took_s if self._told_at is None else max(now - self._told_at, taken.took_s)
                 self._rows_per_s = taken.facts / max(passed_s, 0.001)
                 self._batch = taken.batch
-            elif is_idle:
+            else:
                 self._rows_per_s = 0.0
-            if is_new or is_idle:
-                self._told_at = now
+            self._told_at = now
             self._seen(self._look(is_new=is_new))
 
     def _look(self, *, is_new: bool) -> Told:

@@ -1,6 +1,6 @@
 """The windows' part of a batch, in a worker: turn the nodes' counts (*tallies*) into ``popularity`` and ``latency``.
 
-The stateful operator has one key. It passes the other output of the nodes on to the driver.
+One task of a batch does it, after all nodes. It passes the other output of the nodes on to the driver.
 Rule: the content of a time window is a sum of tallies, so it does not matter which worker made them.
 Rule: changed rows go to a separate file, which the driver merges into the current table.
 Rule: if the tallies show a census of a campus (message of its administrative server) in a range of seqs, the
@@ -21,6 +21,7 @@ import cbor2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from whimbrel.log.files import sync_file
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.census import CENSUS_SUBJECT
 from whimbrel.model.replicas import find_unserved, unserved_note
@@ -29,8 +30,8 @@ from whimbrel.pipeline.files.delta import WHOLE
 from whimbrel.pipeline.files.snapshots import missing_numbers
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
-from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
+from whimbrel.pipeline.stream.state.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.windows import Late, Windows
 from whimbrel.pipeline.tables.censuses import census_of_span
 from whimbrel.pipeline.tables.replicas import chosen, plan_replicas
@@ -39,7 +40,7 @@ from whimbrel.pipeline.unit.made import WorkerOutput
 __all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
 
 WINDOWS = "$windows"
-"""The operator's key, which is not a valid name of a node."""
+"""Stands for the windows where a node may stand; it is not a valid name of a node."""
 _LATE = {
     "latency": "{:,} outcomes came too late and are not counted in latency",
     "popularity": "{:,} publications came too late and are not counted in popularity",
@@ -58,6 +59,10 @@ class WindowsReport(NamedTuple):
     notes: tuple[str, ...]
     late: dict[str, int]
     """Number of facts that came after their window was final, per table."""
+    state: str
+    """Name of the object with the state after the batch."""
+    dropped: tuple[str, ...]
+    """Names of objects that this state does not need, and the one before it did."""
 
 
 @dataclass(slots=True)
@@ -79,14 +84,14 @@ def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterat
     """Add the counts of all nodes in a batch to the windows; yield changed rows of windows, and all other output."""
     key = (job.stream, job.out)
     kept = _kept.pop(key, None)
-    if kept is not None and kept.store.applied == blobs.head().applied:
+    if kept is not None and kept.store.head == blobs.head():
         kept.store.follow(blobs)
     else:
         store = BlobStore(blobs)
         kept = _Kept(store, Windows(store, window_us=job.plan.window_us, horizon_us=job.plan.horizon_us))
     windows = kept.windows
     late: list[Late] = []
-    # Sorted by node, because Spark's order varies: so late facts and their rows are the same in a repeated batch.
+    # Sorted by node, because the order of tasks varies.
     tallies: list[tuple[str, int, bytes]] = []
     nodes, now = 0, INT64_MAX
     reports: dict[str, NodeReport] = {}
@@ -125,7 +130,16 @@ def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterat
     windows.advance(mark)
     windows.commit(windows.applied + 1)
     _kept[key] = kept
-    report_of = WindowsReport(mark, windows.first_open, windows.size, kept.store.size_bytes, tuple(notes), too_late)
+    report_of = WindowsReport(
+        watermark=mark,
+        first_open=windows.first_open,
+        size=windows.size,
+        size_bytes=kept.store.size_bytes,
+        notes=tuple(notes),
+        late=too_late,
+        state=kept.store.head.version,
+        dropped=tuple(blobs.dropped),
+    )
     yield WorkerOutput("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
 
 
@@ -162,6 +176,8 @@ def _write_changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Wo
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table}-{uuid4().hex}.parquet"
     pq.write_table(rows, path, compression="zstd")
+    sync_file(path)
+    sync_file(folder)
     yield WorkerOutput("window", WINDOWS, table, rows.num_rows, str(path).encode())
 
 

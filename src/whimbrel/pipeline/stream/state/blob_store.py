@@ -1,10 +1,9 @@
-"""The store of a stateful operator: an append-only list of blobs of changed rows, compacted from time to time.
+"""The store of a stream's state: an append-only list of blobs of changed rows, compacted from time to time.
 
-Spark stores the state of a stateful operator, and one round trip to it costs more than one row. So a commit appends one
-blob, or a few of bounded size. Once the changes have more bytes than the rows, everything is compacted into new blobs.
-So the cost of a commit depends on what changed; compaction adds a constant factor.
+A commit appends one blob, or a few of bounded size. Once the changes have more bytes than the rows, everything is
+compacted into new blobs. So the cost of a commit depends on what changed; compaction adds a constant factor.
 
-Rule: Spark's versions of the state make a commit atomic: a repeated batch finds the blobs of the batch before.
+Rule: blobs are stored in immutable objects (``objects``): a commit makes a new state beside the one before.
 Rule: rows are not kept in memory, unless single rows are read (``get``).
 """
 
@@ -19,7 +18,7 @@ from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import NOTHING_APPLIED, CorruptStoreError, decode_key, encode_key
 from whimbrel.model.bounds import INT64_MAX, whole
 
-__all__ = ["BlobStore", "Blobs", "Head", "MemoryBlobs", "SparkBlobs"]
+__all__ = ["BlobStore", "Blobs", "Head", "MemoryBlobs"]
 
 _BLOB_BYTES = 1 << 20
 _LEAST_BYTES = 1 << 18
@@ -38,10 +37,15 @@ class Head(NamedTuple):
     """Size of the rows at the last compaction, in bytes."""
     changed_bytes: int = 0
     """Size of the changes since the last compaction, in bytes."""
+    version: str = ""
+    """Name that no other state has; empty for blobs in memory."""
 
 
 class Blobs(Protocol):
     """Storage of blobs, and of their summary (``Head``)."""
+
+    dropped: list[str]
+    """Names of objects that are not needed any more since a change."""
 
     def head(self) -> Head:
         """Return the stored summary of the blobs (``Head``); the default ``Head()`` if nothing is stored."""
@@ -63,6 +67,11 @@ class BlobStore:
         self._blobs = blobs
         self._head = blobs.head()
         self._rows: _Rows | None = None
+
+    @property
+    def head(self) -> Head:
+        """The summary of the stored blobs."""
+        return self._head
 
     @property
     def applied(self) -> int:
@@ -102,8 +111,8 @@ class BlobStore:
                 _change(rows, added, dropped)
             self._replace(applied, rows)
             return
-        self._head = Head(applied, self._head.base_bytes, changed_bytes)
-        self._blobs.append(blobs, self._head)
+        self._blobs.append(blobs, Head(applied, self._head.base_bytes, changed_bytes))
+        self._head = self._blobs.head()
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
         """Replace all rows by *rows*, as the state up to *applied*."""
@@ -123,8 +132,8 @@ class BlobStore:
 
     def _replace(self, applied: int, rows: _Rows) -> None:
         blobs = list(_pack(rows, []))
-        self._head = Head(applied, sum(map(len, blobs)), 0)
-        self._blobs.put(blobs, self._head)
+        self._blobs.put(blobs, Head(applied, sum(map(len, blobs)), 0))
+        self._head = self._blobs.head()
 
     def _merge(self) -> _Rows:
         if self._rows is not None:
@@ -162,7 +171,7 @@ def _unpack(blob: bytes) -> tuple[_Rows, list[_Encoded]]:
         added, dropped = cbor2.loads(blob)
         return {(kind, key): value for kind, key, value in added}, [(kind, key) for kind, key in dropped]
     except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
-        raise CorruptStoreError("state of an operator", f"{error}") from error
+        raise CorruptStoreError("state of a stream", f"{error}") from error
 
 
 class MemoryBlobs:
@@ -170,6 +179,7 @@ class MemoryBlobs:
 
     def __init__(self, blobs: Iterable[bytes] = (), head: Head | None = None) -> None:
         self._blobs, self._head = list(blobs), head or Head()
+        self.dropped: list[str] = []
 
     def head(self) -> Head:
         """Return the summary that was stored with the blobs: the last fact or batch in them, and their sizes."""
@@ -187,35 +197,3 @@ class MemoryBlobs:
     def put(self, blobs: list[bytes], head: Head) -> None:
         """Replace all blobs by *blobs*, and their summary by *head*."""
         self._blobs, self._head = list(blobs), head
-
-
-class SparkBlobs:
-    """Blobs in Spark's state of a stateful operator, for the current key."""
-
-    LIST, HEAD = "blobs", "head"
-    LIST_SCHEMA, HEAD_SCHEMA = "blob binary", "applied long, base_bytes long, changed_bytes long"
-
-    def __init__(self, handle: Any) -> None:  # a pyspark StatefulProcessorHandle
-        self._list = handle.getListState(self.LIST, self.LIST_SCHEMA)
-        self._value = handle.getValueState(self.HEAD, self.HEAD_SCHEMA)
-
-    def head(self) -> Head:
-        """Return the summary that was stored with the blobs: the last fact or batch in them, and their sizes."""
-        found = self._value.get()
-        return Head() if found is None else Head(*found)
-
-    def read(self) -> Iterable[bytes]:
-        """Yield the blobs in order."""
-        for (blob,) in self._list.get():
-            yield bytes(blob)
-
-    def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store *head* as the new summary of all blobs."""
-        if blobs:
-            self._list.appendList([(blob,) for blob in blobs])
-        self._value.update(tuple(head))
-
-    def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs by *blobs*, and their summary by *head*."""
-        self._list.put([(blob,) for blob in blobs])
-        self._value.update(tuple(head))

@@ -1,17 +1,18 @@
-"""The record of the last batch: its seqs and the tables that it changed, in a file beside the tables.
+"""The record of the last batch: its seqs, the state after it, and the tables that it changed, in a file beside these.
 
-Spark's checkpoint has the position of a stream; the tables have its output. The record links the two. So a checkpoint
-or a table that was lost, or replaced by an old copy, is detected before a row is missing or duplicated.
+The record is the memory of a stream: it names the objects that have the state (``objects``), and the files of a
+batch that some tables may lack. So a state or a table that was lost, or replaced by an old copy, is detected before a
+row is missing or duplicated.
 
 Rule: the record is written and fsynced before the first commit of a batch, and again when all tables have the batch.
-Rule: a batch that is repeated has the same seqs; any other batch follows the batch in the record.
+Rule: until the first of these, the batch never was; from then on, all that is left to do is to commit its files.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ __all__ = [
     "NodeRecord",
     "OtherLogError",
     "check_same_log",
-    "checked_record",
+    "check_tables",
 ]
 
 
@@ -89,14 +90,14 @@ class NodeRecord:
     """Incarnation of the node's log; None if it has none, or an older Whimbrel wrote the record."""
     digest: str | None = None
     """Digest of the fact ``applied``; None if unknown."""
+    state: str | None = None
+    """Name of the object with the node's state; None if an older Whimbrel wrote the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
     """Record of a batch, as it is stored in the file."""
 
-    query: str
-    """Spark's id of the query, which its checkpoint has too."""
     batch: int
     spans: Mapping[str, tuple[int, int]]
     """First and last seq of the batch, per node."""
@@ -109,6 +110,26 @@ class BatchRecord:
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
     windows: tuple[int, int] = (0, 0)
     """Size of the windows' state: number of items, and bytes."""
+    windows_state: str | None = None
+    """Name of the object with the windows' state; None if an older Whimbrel wrote the record."""
+    output: str | None = None
+    """Name of the file with the output of the batch, while some tables may lack it; None if the batch was not made."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the output of the batch is known; else the batch has seqs, and has to be made."""
+        return self.is_done or self.output is not None
+
+    @property
+    def is_of_spark(self) -> bool:
+        """Whether an older Whimbrel wrote the record, with the state in Spark's checkpoint."""
+        return self.windows_state is None
+
+    @property
+    def objects(self) -> list[str]:
+        """Names of the objects that have the state."""
+        own = [each.state for each in self.nodes.values()]
+        return [name for name in (*own, self.windows_state) if name is not None]
 
     @classmethod
     def read(cls, path: Path) -> BatchRecord | None:
@@ -116,7 +137,6 @@ class BatchRecord:
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return cls(
-                query=str(found["query"]),
                 batch=int(found["batch"]),
                 spans={node: (int(first), int(last)) for node, (first, last) in found["spans"].items()},
                 is_done=bool(found["is_done"]),
@@ -124,6 +144,8 @@ class BatchRecord:
                 written={table: int(batch) for table, batch in found["written"].items()},
                 nodes={node: NodeRecord(**told) for node, told in found["nodes"].items()},
                 windows=(int(found["windows"][0]), int(found["windows"][1])),
+                windows_state=found.get("windows_state"),
+                output=found.get("output"),
             )
         except FileNotFoundError:
             return None
@@ -148,35 +170,18 @@ def check_same_log(log: Path, nodes: Mapping[str, NodeRecord]) -> None:
             raise OtherLogError(log, node, f"incarnation {found or 'none'}", f"incarnation {each.incarnation}")
 
 
-def checked_record(
-    before: BatchRecord | None,
-    *,
-    query: str,
-    batch: int,
-    spans: Mapping[str, tuple[int, int]],
-    tables: Mapping[str, int],
-) -> BatchRecord:
-    """Return a new record for a batch; raise ``LostStateError`` if the batch cannot follow the recorded batch *before*.
-
-    *tables* has the last batch that changed each table, or -1.
-    """
-    if before is None:
+def check_tables(record: BatchRecord | None, tables: Mapping[str, int]) -> None:
+    """Raise ``LostStateError`` if *tables*, with the last batch that changed each or -1, do not match *record*."""
+    if record is None:
         begun = {table: found for table, found in tables.items() if found >= 0}
-        if batch or begun:
-            told = f"batch {batch} without the record of one before" if batch else f"none, beside tables of {begun}"
-            raise LostStateError("the stream's record", told, "the record that the stream wrote")
-        return BatchRecord(query=query, batch=batch, spans=spans)
-    if before.query != query:
-        raise LostStateError("the checkpoint", f"that of another query, {query}", f"the one of {before.query}")
-    known = before.batch
-    if batch == known and before.spans != spans:
-        raise LostStateError("the checkpoint", f"batch {batch} with {spans}", f"one with {before.spans}")
-    if batch not in {known, known + 1} or (batch == known + 1 and not before.is_done):
-        raise LostStateError("the checkpoint", f"batch {batch}", f"batch {known + before.is_done}, or {known}")
+        if begun:
+            raise LostStateError(
+                "the stream's record", f"none, beside tables of {begun}", "the record that the stream wrote"
+            )
+        return
     for table, found in tables.items():
-        least = before.written.get(table, -1)
-        if found > batch:
-            raise LostStateError(f"table {table}", f"batch {batch}", f"batch {found}")
+        least = record.written.get(table, -1)
+        if found > record.batch:
+            raise LostStateError(f"table {table}", f"batch {record.batch}", f"batch {found}")
         if found < least:
             raise LostStateError(f"table {table}", f"a table up to batch {found}", f"one up to batch {least}")
-    return replace(before, batch=batch, spans=spans, is_done=False)

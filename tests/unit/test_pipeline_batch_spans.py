@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.pipeline.stream.span_source import next_ends, spans
+from whimbrel.pipeline.stream.batch_spans import next_ends, spans
 
 NODES = st.sampled_from(["a", "b", "c", "d"])
 ENDS = st.dictionaries(NODES, st.integers(-1, 40), max_size=4)

@@ -1,4 +1,4 @@
-"""The identity of a stream, ``_stream/stream.json``: its name, its number of tasks and the path of its checkpoint.
+"""The identity of a stream, ``_stream/stream.json``: its name and the place of its checkpoint.
 
 Rule: a checkpoint beside the tables is found relative to them, so that a copy of the folder uses its own copy.
 """
@@ -14,7 +14,7 @@ from whimbrel.pipeline.spark.paths import local_path, spark_path
 
 __all__ = ["StreamIdentity"]
 
-_FILE, _CHECKPOINT = "stream.json", "checkpoint"
+_FILE, _CHECKPOINT, _OBJECTS = "stream.json", "checkpoint", "objects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,11 @@ class StreamIdentity:
 
     name: str
     checkpoint: str
-    """Path of Spark's checkpoint, in Spark's form."""
-    partitions: int
+    """Folder of the state, in Spark's form; a stream of an older Whimbrel may have it on any file system of Spark's."""
+
+    def objects(self, folder: Path) -> Path:
+        """Return the folder of the state objects: below the checkpoint, or else below *folder*, beside the tables."""
+        return (local_path(self.checkpoint) or folder) / _OBJECTS
 
     @classmethod
     def read(cls, folder: Path) -> StreamIdentity | None:
@@ -40,13 +43,13 @@ class StreamIdentity:
             local = local_path(told)
             is_own = local is not None and local.parts[-2:] == (folder.name, _CHECKPOINT) and own.is_dir()
         checkpoint = spark_path(own) if is_own else told
-        return cls(name=str(found["name"]), checkpoint=checkpoint, partitions=int(found["partitions"]))
+        return cls(name=str(found["name"]), checkpoint=checkpoint)
 
     @classmethod
-    def begun(cls, folder: Path, *, name: str, checkpoint: str | None, partitions: int) -> StreamIdentity:
+    def begun(cls, folder: Path, *, name: str, checkpoint: str | None) -> StreamIdentity:
         """Write the identity of a new stream; the default *checkpoint* is beside the tables."""
         own = spark_path(folder / _CHECKPOINT)
         place = checkpoint or own
-        row = {"name": name, _CHECKPOINT: place, "is_own": place == own, "partitions": partitions}
+        row = {"name": name, _CHECKPOINT: place, "is_own": place == own}
         put(folder / _FILE, json.dumps(row).encode())
-        return cls(name=name, checkpoint=place, partitions=partitions)
+        return cls(name=name, checkpoint=place)
