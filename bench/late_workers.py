@@ -72,7 +72,7 @@ def _ran(folder: Path, runs: int, seed: int, facts: int) -> dict[str, Any]:
     from whimbrel.log.errors import CorruptLogError
     from whimbrel.pipeline.batch.job import CutLogError
     from whimbrel.pipeline.files.visibility import PATIENT, UnseenNumbersError
-    from whimbrel.pipeline.stream.batch_record import LostLogError, OtherLogError
+    from whimbrel.pipeline.stream.state.batch_record import LostLogError, OtherLogError
 
     named = (UnseenNumbersError, CorruptLogError, CutLogError, LostLogError, OtherLogError)
     kinds = {"stream": _stream, "batch": _batch}

@@ -3,8 +3,8 @@
     python bench/stream_scale.py [--nodes N] [--subscriptions N] [--batches N]
 
 One node has one new publication in each batch; all subscriptions are in force, and none changes. The steps are those of
-a stream, without Spark around them: the source (driver), the fold of the node (worker), the fold of the windows
-(worker) and the commits (driver). What Spark itself takes for a batch does not depend on any of this.
+a stream, without Spark around them: the driver's, the fold of the node (worker) and the fold of the windows (worker).
+What Spark itself takes for a batch does not depend on any of this.
 Memory is that of the driver's process, and of the worker's, at the end; how much the driver grew since it began.
 Rule: core time is that of the process; the median of the batches counts, after two that warm up.
 """
@@ -19,11 +19,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +31,15 @@ import pyarrow.parquet as pq
 
 from made_logs import START_US, _filled
 from whimbrel.log.layout import create, part_path
-from whimbrel.pipeline.files.log_watch import LogWatch
-from whimbrel.pipeline.files.snapshots import first_number, snapshot
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.blob_store import MemoryBlobs
+from whimbrel.pipeline.stream.batches import Batches
 from whimbrel.pipeline.stream.commits import BatchCommits
-from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
-from whimbrel.pipeline.stream.span_source import next_ends, spans
-from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
+from whimbrel.pipeline.stream.node_fold import Job
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["main", "scale"]
 
+Work = Callable[[Job, Any], Iterator[WorkerOutput]]
 _WARM = 2
 _DAY = datetime.fromtimestamp(START_US / 1e6, UTC).date()
 
@@ -98,54 +93,54 @@ def _rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-_state: dict[str, MemoryBlobs] = {}
-"""Of the worker: what Spark would keep."""
+def _worked(work: Work, job: Job, tasks: Sequence[Any]) -> tuple[list[WorkerOutput], float]:
+    """Do what workers do for a job of a batch; return what they send, and the core time."""
+    began_s = time.process_time()
+    made = [each for task in tasks for each in work(job, task)]
+    return made, time.process_time() - began_s
 
 
-def _folded(job: Job, found: list[tuple[str, int, int, int]]) -> tuple[list[WorkerOutput], float, float]:
-    """Do what workers do in a batch; return what they send, and the core time of nodes and of windows."""
-    began_s, made = time.process_time(), list[WorkerOutput]()
-    for node, first, to, count in found:
-        blobs = _state.setdefault(node, MemoryBlobs())
-        made += fold_node(job, node, Span(first, to, count), blobs)
-    folded_s = time.process_time()
-    made = list(fold_windows(job, made, _state.setdefault(WINDOWS, MemoryBlobs())))
-    return made, folded_s - began_s, time.process_time() - folded_s
+class _Worker:
+    """Workers of a stream: one process, which is timed."""
+
+    cores = 1
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+        self.took_s: dict[str, float] = {}
+        self.collected_bytes = 0
+
+    def run(self, work: Work, job: Job, tasks: Sequence[Any]) -> list[WorkerOutput]:
+        """Do the tasks, and note their core time."""
+        made, took_s = self._pool.submit(_worked, work, job, tasks).result()
+        self.took_s[work.__name__] = took_s
+        self.collected_bytes = sum(len(each.told) for each in made)
+        return made
 
 
 class _Stream:
-    """The steps of a stream, timed; those of workers in a process of their own."""
+    """The batches of a stream, timed; the tasks of workers are in a process of their own."""
 
     def __init__(self, log: Path, out: Path, worker: ProcessPoolExecutor) -> None:
-        self._log, self._worker = log, worker
-        self._watch = LogWatch(log)
+        state = out / "_stream" / "objects"
         plan = StreamPlan(facts_per_batch=1 << 40, assume_receipts=True, tables=("matches", "deliveries", "popularity"))
-        self._commits = BatchCommits(out, plan)
-        self._job = Job(stream=str(out), log=str(log), out=str(out), plan=plan)
-        self._start: dict[str, int] = {}
-        self._number = 0
+        self._worker = _Worker(worker)
+        job = Job(stream=str(out), log=str(log), out=str(out), plan=plan, state=str(state))
+        self._batches = Batches(job, BatchCommits(out, plan), self._worker)
         self.took_s: dict[str, list[float]] = {}
-        self.collected_bytes = 0
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        began_s = time.process_time()
-        yield
-        self.took_s.setdefault(step, []).append(time.process_time() - began_s)
+    @property
+    def collected_bytes(self) -> int:
+        """What workers sent in the last batch."""
+        return self._worker.collected_bytes
 
     def batch(self) -> None:
         """Take what is new."""
-        with self._timed("driver_source"):
-            last = snapshot(self._log, self._watch).last
-            end = next_ends(self._start, last, 1 << 40, partial(first_number, self._log))
-        found = spans(self._start, end)
-        made, nodes_s, windows_s = self._worker.submit(_folded, self._job, found).result()
-        self.took_s.setdefault("worker_nodes", []).append(nodes_s)
-        self.took_s.setdefault("worker_windows", []).append(windows_s)
-        with self._timed("driver_commits"):
-            self._commits.commit("bench", self._number, made, began_s=0.0)
-        self.collected_bytes = sum(len(each.told) for each in made)
-        self._start, self._number = end, self._number + 1
+        began_s = time.process_time()
+        assert self._batches.take() is not None
+        took = {"driver": time.process_time() - began_s, **self._worker.took_s}
+        for step, each in took.items():
+            self.took_s.setdefault(step, []).append(each)
 
 
 def _write(log: Path, table: str, node: str, rows: Any, numbers: tuple[int, int]) -> None:

@@ -50,9 +50,6 @@ class StreamRig:
         self.commits = BatchCommits(out, self.plan)
         state = str(self.checkpoint / "objects")
         job = Job(stream=str(out), log=str(log), out=str(out), plan=self.plan, state=state, patience=NO_PATIENCE)
-        self.scratch = folder / "matchers"
-        self.scratch.mkdir(exist_ok=True)
-        node_fold._folder[:] = [self.scratch]  # a worker asks Spark
         self.workers = _Here()
         self.batches = Batches(replace(job, **given), self.commits, self.workers)
         if now is not None:
