@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node, scratch
+from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
 from whimbrel.pipeline.stream.state.objects import ObjectBlobs
 from whimbrel.pipeline.stream.window_fold import fold_windows, scratch_of
 from whimbrel.pipeline.unit.made import WorkerOutput
@@ -58,7 +58,7 @@ def fold_nodes(job: Job, tasks: Iterable[NodeTask]) -> Iterator[WorkerOutput]:
     """Fold the nodes of *tasks*, one after the other; yield their output."""
     for node, span, state in tasks:
         blobs = ObjectBlobs(Path(job.state), state)
-        for made in fold_node(job, node, span, blobs, scratch()):
+        for made in fold_node(job, node, span, blobs):
             yield _put_aside(job, made)
 
 
