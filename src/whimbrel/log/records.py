@@ -54,6 +54,7 @@ __all__ = [
     "framed",
     "is_publication",
     "mark",
+    "pieces_of",
     "publication_body",
     "receipt_body",
     "receipt_prefix",
@@ -68,6 +69,8 @@ BODY = struct.Struct(">qB")
 """Start of a body: seq and table number; the payload follows."""
 MARK = 0
 MARK_BYTES = HEAD.size + BODY.size
+_PIECE_BYTES = 256 << 10
+"""Most bytes of a group in one write, so that a nearly full disk takes at least the first records of the group."""
 MAX_BODY_BYTES = 272 << 20
 """Largest body of a record: a little more than the largest MQTT packet (256 MiB)."""
 
@@ -239,3 +242,15 @@ def _attributes(flat: Any) -> Attributes:  # noqa: ANN401 # decoded CBOR; its ty
     if len(found) * 3 != len(flat):
         raise InvalidValueError("attributes", flat[::3], "each name once")
     return FrozenAttributes(found)
+
+
+def pieces_of(group: list[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
+    """Divide the records of a group into lists of about ``_PIECE_BYTES`` each."""
+    begin = size = 0
+    for at, (body, _) in enumerate(group):
+        size += len(body)
+        if size > _PIECE_BYTES and at > begin:
+            yield group[begin:at]
+            begin, size = at, len(body)
+    if group:
+        yield group[begin:]

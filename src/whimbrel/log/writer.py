@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -37,7 +37,7 @@ from whimbrel.log.descriptors import open_descriptor
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, MissingRecordsError
 from whimbrel.log.files import lock_folder, make_folder, put, rename, sync_file, write_all
 from whimbrel.log.incarnation import ensure_incarnation, renew_incarnation
-from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, time_from
+from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, pieces_of, time_from
 from whimbrel.log.segments import (
     HEADER_BYTES,
     NEVER,
@@ -55,8 +55,6 @@ from whimbrel.model.notification import NotificationId
 __all__ = ["SEGMENT_BYTES", "LogWriter", "Recovery"]
 
 SEGMENT_BYTES = 64 << 20
-_PIECE_BYTES = 256 << 10
-"""Most bytes of a group in one write, so that a nearly full disk takes at least the first records of the group."""
 _FIRST_SEQ = 1
 _REOPEN = "reopen the log to go on"
 _MISSING = "records are missing, and no number was given to go on with"
@@ -287,7 +285,7 @@ class LogWriter:
                 raise LogWriteError(self._folder, self._fault, _REOPEN)
             # The buffer stays one list object: a fact that another thread appends is in this group or in the next.
             before = self._written.seq
-            for piece in _pieces(self._buffer[:]):
+            for piece in pieces_of(self._buffer[:]):
                 try:
                     self._commit(piece)
                 except LogWriteError:
@@ -491,18 +489,6 @@ class LogWriter:
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
-
-
-def _pieces(group: list[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
-    """Divide the records of a group into lists of about ``_PIECE_BYTES`` each."""
-    begin = size = 0
-    for at, (body, _) in enumerate(group):
-        size += len(body)
-        if size > _PIECE_BYTES and at > begin:
-            yield group[begin:at]
-            begin, size = at, len(body)
-    if group:
-        yield group[begin:]
 
 
 def _time_of(record: Record, path: Path) -> int:
