@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.stream import blob_store
 from whimbrel.pipeline.stream import windows as windows_module
+from whimbrel.pipeline.stream.state import blob_store
 from whimbrel.pipeline.stream.state.blob_store import BlobStore, MemoryBlobs
 from whimbrel.pipeline.stream.windows import Windows, merge_window
 from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measure
