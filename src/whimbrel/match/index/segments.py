@@ -6,6 +6,7 @@ import heapq
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from whimbrel.model.attributes import Attributes
 
 __all__ = ["Segment", "closure", "pack_filters", "pack_parts"]
 
+_AT_ONCE = 8_192
+"""Number of filters whose texts are copied together."""
 _LARGE = 100_000
 """Number of filters above which the C library's free memory is returned to the system after packing."""
 
@@ -116,12 +119,14 @@ class Segment:
 
 def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
     """Pack pairs of handle and filter text into a segment; handles must ascend."""
-    found, handles, texts = Harvest(), [], Texts()
-    groups = ShapeGroups(found)
-    for position, (handle, text) in enumerate(filters):
-        groups.add(position, text)
-        handles.append(handle)
-        texts.append(text)
+    found, texts = Harvest(), Texts()
+    handles: list[int] = []
+    groups, rest = ShapeGroups(found), iter(filters)
+    while some := list(islice(rest, _AT_ONCE)):
+        for position, (_, text) in enumerate(some, len(handles)):
+            groups.add(position, text)
+        handles += [handle for handle, _ in some]
+        texts.extend(text for _, text in some)
     groups.end()
     segment = Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
     del found

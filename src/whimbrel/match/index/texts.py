@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ import numpy as np
 from whimbrel.errors import InvalidValueError, Phrase
 
 __all__ = ["Texts"]
+
+
+_AT_ONCE = 8_192
+"""Number of texts that are added together, to bound the memory for their copies."""
 
 
 class Texts:
@@ -41,9 +46,9 @@ class Texts:
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> Texts:
         """Return *strings* as a new list of texts."""
-        texts = cls()
-        for each in strings:
-            texts.append(each)
+        texts, rest = cls(), iter(strings)
+        while some := list(islice(rest, _AT_ONCE)):
+            texts.extend(some)
         return texts
 
     @classmethod
@@ -58,6 +63,14 @@ class Texts:
         """Add *text* at the end."""
         self._bytes.extend(text.encode())
         self._starts.append(len(self._bytes))
+
+    def extend(self, texts: Iterable[str]) -> None:
+        """Add *texts* at the end."""
+        encoded = [text.encode() for text in texts]
+        self._starts.extend(
+            accumulate(map(len, encoded[1:]), initial=len(self._bytes) + len(encoded[0])) if encoded else ()
+        )
+        self._bytes.extend(b"".join(encoded))
 
     def __len__(self) -> int:
         return len(self._starts) - 1
