@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,6 @@ import numpy as np
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse_stored
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
-from whimbrel.match.index.memory import release_free_memory
 from whimbrel.match.index.packed import PackedIndex, Workspace
 from whimbrel.match.index.parts import Part
 from whimbrel.match.index.plans import Harvest
@@ -131,7 +131,7 @@ def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
     segment = Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
     del found
     if len(handles) > _LARGE:
-        release_free_memory()
+        _release_free_memory()
     return segment
 
 
@@ -144,3 +144,12 @@ def pack_parts(parts: Sequence[Part]) -> Segment:
 def closure(text: str) -> VerdictFunction:
     """Compile a stored filter: return the function that evaluates it on attributes."""
     return compile_filter(parse_stored(text))
+
+
+def _release_free_memory() -> None:
+    """Return freed memory to the system, if the C library can (glibc): it keeps half an index's size after packing."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return
+    trim(0)
