@@ -14,6 +14,7 @@ from whimbrel.hold.folding import Folding, one_by_one
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.shared_subscriptions import sorted_matches
 from whimbrel.log.columns import to_arrow
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import (
     InterestChanged,
     Mode,
@@ -44,7 +45,7 @@ class _History:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.seq, self.now = 0, 1_000
+        self.seq, self.now = 0, -2_000 if seed % 3 else 1_000  # the first cross the year 1970
         self._rules = Folding(NODE, retention=RETENTION)
         self._interests: dict[tuple[str, Identity], int] = {}
         """Seq of the row that made each subscription in force."""
@@ -132,7 +133,7 @@ class _History:
             session=session,
             subject_filter=identity[0],
             name=identity[1],
-            ttl_us=random.choice((None, 0, 3, 20, 100)),
+            ttl_us=random.choice((None, 0, 3, 20, 100, INT64_MAX)),
             max_held=random.choice((None, 0, 1, 2)),
         )
         return InterestChanged(node=NODE, seq=self.seq, changed_at=self.now, change=change, subscription=subscription)

@@ -13,7 +13,7 @@ received at once. Then nothing is ever in flight between two events, and two fac
 
 Rule: the order of the output rows means nothing; the order of the events decides everything else.
 Rule: all tables are large enough before the kernel is called (``columnar_hold``). A publication needs at most one row
-of ``copies``, and each of its matches one row of ``pendings``, ``entries``, ``listed`` and ``heap``.
+of ``State.rows``, each of its matches two, and one of ``State.listed`` and of ``State.heap``; a join needs one row.
 """
 
 from __future__ import annotations

@@ -193,8 +193,10 @@ def _make_room(state: Any, out: Any, n: int, interest: int, seq: int) -> Any:
 
 @njit(cache=True)
 def _lapse_of(published_at: int, ttl: int, expires_at: int) -> int:
-    lapse = FOREVER if ttl > FOREVER - published_at else published_at + ttl
-    return min(lapse, expires_at)
+    """Return the time at which a subscription with this time to live stops holding a publication (rule 3)."""
+    if published_at > 0 and ttl > FOREVER - published_at:
+        return expires_at
+    return min(published_at + ttl, expires_at)
 
 
 @njit(cache=True)
