@@ -96,7 +96,8 @@ def take_cost(log: Path, out: Path, *, facts_per_batch: int) -> list[float]:
     from whimbrel.pipeline import TABLES_MADE
     from whimbrel.pipeline.files.snapshots import snapshot
     from whimbrel.pipeline.plans import StreamPlan
-    from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
+    from whimbrel.pipeline.stream.job import Job, Span
+    from whimbrel.pipeline.stream.node_fold import fold_node
     from whimbrel.pipeline.stream.state.blob_store import MemoryBlobs
 
     log = log if (log / SEGMENTS).exists() else log / "log"

@@ -34,7 +34,7 @@ from whimbrel.log.layout import create, part_path
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batches import Batches
 from whimbrel.pipeline.stream.commits import BatchCommits
-from whimbrel.pipeline.stream.node_fold import Job
+from whimbrel.pipeline.stream.job import Job
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["main", "scale"]

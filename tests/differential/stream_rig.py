@@ -9,19 +9,20 @@ from typing import Any
 
 from whimbrel.pipeline.files.visibility import NO_PATIENCE
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
-from whimbrel.pipeline.stream import node_fold, window_fold
+from whimbrel.pipeline.stream import window_fold
 from whimbrel.pipeline.stream.batches import Batches
 from whimbrel.pipeline.stream.commits import BatchCommits, BatchSummary
-from whimbrel.pipeline.stream.node_fold import Job
+from whimbrel.pipeline.stream.job import Job
+from whimbrel.pipeline.stream.state.cache import states
 from whimbrel.pipeline.stream.windows import Windows
-from whimbrel.pipeline.unit.node_share import NodeShare
+from whimbrel.pipeline.unit.node_share import Held, NodeShare
 
 __all__ = ["StreamRig", "forget"]
 
 
 def forget() -> None:
     """Be a new worker, which remembers nothing."""
-    node_fold._kept.clear()
+    states.kept.clear()
     window_fold._kept.clear()
 
 
@@ -78,7 +79,12 @@ class StreamRig:
 
     def states(self) -> list[NodeShare]:
         """Return what is remembered of the nodes."""
-        return [kept.state for (stream, *_), kept in node_fold._kept.items() if stream == self.job.stream]
+        own = (kept for (stream, *_), kept in states.kept.items() if stream == self.job.stream)
+        return [each for kept in own if isinstance(each := getattr(kept, "state", None), NodeShare)]
+
+    def find_held(self) -> list[Held]:
+        """Return the notifications that have no outcome after the last batch."""
+        return [held for state in self.batches.states() for held in state.find_held()]
 
     def windows(self) -> Windows:
         """Return what is remembered of time."""

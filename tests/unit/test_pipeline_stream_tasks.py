@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.pipeline.stream.node_fold import Span
+from whimbrel.pipeline.stream.job import Span
 from whimbrel.pipeline.stream.tasks import NodeTask, divide
 
 

@@ -107,6 +107,15 @@ class Hold(Generic[K]):
         """The largest time of any fact or tick so far."""
         return self._state.now
 
+    @property
+    def next_lapse(self) -> int | None:
+        """The earliest time at which a notification may lapse (be no longer held), in microseconds; None if none may.
+
+        It may be too early, but never too late.
+        """
+        heap = self._state.lapses.heap
+        return heap[0][0] if heap else None
+
     def access(self, session: str) -> str | None:
         """Return the access list of a session, as JSON; None if it is open to all, or does not exist."""
         found = self._state.sessions.get(session)

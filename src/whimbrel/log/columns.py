@@ -61,6 +61,8 @@ def to_arrow(table_name: str, rows: Sequence[Mapping[str, object]]) -> Arrow:
 
 def values_to_arrow(table_name: str, rows: Sequence[Sequence[object]]) -> Arrow:
     """Return *rows*, values in the order of the columns, as a ``pyarrow.Table``; missing last values are null."""
+    if not rows:
+        return TABLES[table_name].schema.empty_table()
     return columns_to_arrow(table_name, list(zip(*_as_long(rows, len(COLUMNS[table_name])), strict=True)))
 
 

@@ -43,6 +43,8 @@ class EventWriter:
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"{uuid4().hex}.events"
         self._entries: list[Entry] = []
+        self.rows: dict[int, int] = {}
+        """Number of rows per shard; a shard without any row is left out."""
 
     def __enter__(self) -> Self:
         self._sink = pa.OSFile(str(self.path), "wb")
@@ -65,6 +67,7 @@ class EventWriter:
         for name, rows in tables.items():
             if rows.num_rows:
                 offsets[name] = self._sink.tell()
+                self.rows[shard] = self.rows.get(shard, 0) + rows.num_rows
                 with pa.ipc.new_stream(self._sink, rows.schema, options=_OPTIONS) as writer:
                     writer.write_table(rows)
         self._entries.append(Entry(shard, first, last, ends_at, offsets))

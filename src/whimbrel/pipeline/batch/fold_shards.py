@@ -7,7 +7,7 @@ Rule: no task reads the log; the node's state has everything that events need fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from whimbrel.pipeline.unit.made import WorkerOutput
 from whimbrel.pipeline.unit.matching import MatchedPiece
 from whimbrel.pipeline.unit.node_share import NodeShare
 
-__all__ = ["MEETING", "ShardTask", "fold_shard"]
+__all__ = ["MEETING", "ShardTask", "fold_shard", "read_pieces"]
 
 MEETING = pa.schema([("told", pa.binary())])
 """Schema of the sums of meetings in an event file: CBOR, whose numbers have no bound."""
@@ -92,7 +92,7 @@ def _add_tallies(job: BatchJob, folded: _Rows, sums: dict[str, Any]) -> _Rows:
 def _fold_sessions(job: BatchJob, task: ShardTask) -> _Rows:
     """Fold the sessions of a shard by the rules of the hold."""
     state, has_policies = _state(job, task), task.known is not None and task.known.has_policies
-    for matched, _ in _pieces(task):
+    for matched, _ in read_pieces(task.span.node, task.shard, task.events):
         deliveries, _ = fold_sessions(matched, state, has_policies=has_policies)
         state.discard_changes()
         yield matched.last, {"deliveries": deliveries}
@@ -102,7 +102,7 @@ def _fold_plain(job: BatchJob, task: ShardTask) -> _Rows:
     """Fold the plain sessions of a shard in columns."""
     assert task.known is not None
     hold = ColumnarHold(task.span.node, read_plain_sessions(task.known, task.shard), retention=job.plan.retention)
-    for matched, _ in _pieces(task):
+    for matched, _ in read_pieces(task.span.node, task.shard, task.events):
         published = pa.Table.from_batches(matched.published, EVENT)
         for batch in hold.take(matched.tables, published, matched.ends_at, matched.last):
             yield matched.last, {"deliveries": [batch]}
@@ -111,7 +111,7 @@ def _fold_plain(job: BatchJob, task: ShardTask) -> _Rows:
 def _fold_reports(task: ShardTask, state: NodeShare, sums: dict[str, Any]) -> _Rows:
     """Fold the reports of a node; set the sums of meetings at the end."""
     met: dict[tuple[str, str], Meeting] = {}
-    for matched, is_last in _pieces(task):
+    for matched, is_last in read_pieces(task.span.node, task.shard, task.events):
         reported = fold_reports(matched, state, is_last=is_last)
         for pair, each in reported.meetings.items():
             met[pair] = met.get(pair, Meeting()).plus(each)
@@ -141,13 +141,13 @@ def _state(job: BatchJob, task: ShardTask) -> NodeShare:
     )
 
 
-def _pieces(task: ShardTask) -> Iterator[tuple[MatchedPiece, bool]]:
-    """Yield the pieces of a shard in the order of the log, and whether each is the last."""
-    for path in task.events:
+def read_pieces(node: str, shard: int, paths: Sequence[str]) -> Iterator[tuple[MatchedPiece, bool]]:
+    """Yield the pieces of a shard in the event files *paths*, and whether each is the last."""
+    for path in paths:
         file = EventFile(Path(path))
-        entries = list(file.entries(task.shard))
+        entries = list(file.entries(shard))
         for entry in entries:
-            yield _piece(task.span.node, file, entry), path == task.events[-1] and entry is entries[-1]
+            yield _piece(node, file, entry), path == paths[-1] and entry is entries[-1]
 
 
 def _piece(node: str, file: EventFile, entry: Entry) -> MatchedPiece:

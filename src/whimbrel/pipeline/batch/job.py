@@ -64,6 +64,8 @@ class BatchJob:
     """Interval of the rows to write, for tables whose rows have times; None: all rows."""
     is_columnar: bool = True
     """Whether the columnar hold computes the deliveries of plain sessions; the rows are the same without it."""
+    keeps_state: bool = False
+    """Whether the state at the end is kept for a later run, so that every fact counts, whatever the tables."""
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
@@ -77,7 +79,7 @@ class BatchJob:
     @property
     def folds(self) -> bool:
         """Whether sessions are folded, for which all publications must be matched."""
-        return self._makes("deliveries", "latency")
+        return self.keeps_state or self._makes("deliveries", "latency")
 
     @property
     def counts(self) -> bool:
@@ -92,7 +94,7 @@ class BatchJob:
     @property
     def folds_reports(self) -> bool:
         """Whether reports are folded, apart from the sessions."""
-        return self.finds_contacts or "link_quality" in self.tables
+        return self.keeps_state or self.finds_contacts or "link_quality" in self.tables
 
     @property
     def has_windows(self) -> bool:

@@ -8,10 +8,12 @@ Rule: a slice needs no other slice: the matcher has all subscriptions that overl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cbor2
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +24,7 @@ from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.batch.event_files import NODE, SUMS, EventWriter
 from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
-from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, read_shards
+from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, read_moves, read_shards
 from whimbrel.pipeline.batch.progress import Progress
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.schemas import TIMES
@@ -30,13 +32,14 @@ from whimbrel.pipeline.files.snapshots import parts_up_to, read_undisturbed, set
 from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen
 from whimbrel.pipeline.fold.garbage import pause_collection
 from whimbrel.pipeline.fold.shards import Shards
+from whimbrel.pipeline.subscriptions.moves import Moves
 from whimbrel.pipeline.subscriptions.versions import PackedVersions
 from whimbrel.pipeline.tables.censuses import census_rows
 from whimbrel.pipeline.tables.popularity import sum_counts
 from whimbrel.pipeline.unit.made import WorkerOutput
 from whimbrel.pipeline.unit.matching import MatchedPiece, match_piece
 
-__all__ = ["Slice", "cut", "match_slice"]
+__all__ = ["MatchedSlice", "Ready", "Slice", "cut", "match_slice"]
 
 _FACTS_A_SLICE = 50_000
 _SLICES_A_CORE = 4
@@ -59,6 +62,30 @@ class Slice(NamedTuple):
     def is_first(self) -> bool:
         """Whether this is the node's first slice."""
         return self.first == self.span.first
+
+
+class MatchedSlice(NamedTuple):
+    """Report on a slice that was matched."""
+
+    first: int
+    """First seq of the slice."""
+    events: str
+    """Path of the event file."""
+    ends_at: int | None
+    """The time of the last fact, in microseconds."""
+    digest: str | None
+    """Digest of the last fact, if all tables were read."""
+    rows: dict[int, int]
+    """Number of rows in the event file per shard; a shard without any row is left out."""
+
+    def output(self, node: str) -> WorkerOutput:
+        """Return this as a row for the driver."""
+        return WorkerOutput("events", node, None, 0, cbor2.dumps(self))
+
+    @classmethod
+    def of(cls, made: WorkerOutput) -> MatchedSlice:
+        """Decode an ``output``."""
+        return cls(*cbor2.loads(made.told))
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -112,37 +139,65 @@ class _Days:
 # -- in a worker -------------------------------------------------------------------------------------------------------
 
 
-def match_slice(job: BatchJob, task: Slice) -> Iterator[WorkerOutput]:
-    """Match a slice; yield the data files that were written, and the event file for the next stage."""
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a task has of a node's subscriptions, in memory."""
+
+    found: PackedVersions
+    shards: Shards
+    moves: Moves | None = None
+    """Tracks of devices, unless the matcher has them."""
+
+    @classmethod
+    def read(cls, known: NodeSubscriptions, node: str) -> Ready | None:
+        """Read the files of the first stage; return None if nothing is matched."""
+        if known.matcher is None:
+            return None
+        return cls(PackedVersions.map(known.matcher, node), read_shards(known), read_moves(known))
+
+    def shard_of(self) -> tuple[Any, Any]:
+        """Return the seqs of all subscriptions, sorted, and the shard of each."""
+        order = np.argsort(self.found.begun)
+        return self.found.begun[order], self.shards.of_sessions(self.found.table.column("session"))[order]
+
+
+def match_slice(job: BatchJob, task: Slice, ready: Ready | None = None) -> Iterator[WorkerOutput]:
+    """Match a slice; yield the data files that were written, and the event file for the next stage.
+
+    *ready* has the subscriptions, if the process has them in memory.
+    """
     span, known = task.span, task.known
     node = span.node
     tables = _read_tables(job, task)
     reader, files, progress = job.reader(node, tables), job.files(node), Progress(job, f"{node}-{task.first}")
-    found = shards = None
-    if known is not None and known.matcher is not None and task.matches:
-        found, shards = PackedVersions.map(known.matcher, node), read_shards(known)
+    if ready is None and known is not None and task.matches:
+        ready = Ready.read(known, node)
+    found, moves = (None, None) if ready is None else (ready.found, ready.moves)
+    shard_of = ready.shard_of() if job.folds and ready is not None else None
     seen = Seen.NOTHING if known is None else known.seen
     if task.is_first:
         yield from files.add("dead_letters", missing_letters(span.missing, job.now).to_batches())
     window_us = job.plan.window_us if task.counts else None
     counts: list[Any] = []
     censuses: list[Any] = []
+    times: list[int] = []
 
     def pieces() -> Iterator[MatchedPiece]:
         for piece in reader.pieces(task.first, task.last, now=job.now, missing=span.missing):
             if "replicas" in job.tables:
                 censuses.append(census_rows(piece.table("publications")))
-            yield match_piece(piece, found, None, seen=seen, window_us=window_us)
+            yield match_piece(piece, found, moves, seen=seen, window_us=window_us)
 
     with EventWriter(Path(job.scratch)) as events:
         for piece in pause_collection(pieces()):
             yield from files.add("matches", job.rows_within("matches", piece.matches))
             yield from files.add("dead_letters", piece.dead)
-            if job.folds and found is not None and shards is not None:
-                _leave_events(events, piece, shards, found, has_reports=seen is not Seen.NOTHING)
+            if shard_of is not None and ready is not None:
+                _leave_events(events, piece, ready.shards, shard_of, has_reports=seen is not Seen.NOTHING)
             if job.folds_reports:
                 reports = {"reports": piece.table("reports", _REPORT)}
                 events.add(NODE, reports, first=piece.first, last=piece.last, ends_at=piece.ends_at)
+            times += [] if piece.ends_at is None else [piece.ends_at]
             counts.append(piece.counts)
             if len(counts) > 1 and counts[-1].num_rows > counts[0].num_rows:
                 counts[:] = [sum_counts(counts)]
@@ -154,7 +209,7 @@ def match_slice(job: BatchJob, task: Slice) -> Iterator[WorkerOutput]:
         events.add(SUMS, sums | ({"censuses": pa.concat_tables(censuses)} if censuses else {}))
     yield from files.end()
     progress.note(task.last - task.first + 1)
-    yield WorkerOutput("events", node, None, 0, str(events.path).encode())
+    yield MatchedSlice(task.first, str(events.path), max(times, default=None), reader.digest, events.rows).output(node)
 
 
 def _read_tables(job: BatchJob, task: Slice) -> tuple[str, ...]:
@@ -166,11 +221,9 @@ def _read_tables(job: BatchJob, task: Slice) -> tuple[str, ...]:
 
 
 def _leave_events(
-    events: EventWriter, piece: MatchedPiece, shards: Shards, found: PackedVersions, *, has_reports: bool
+    events: EventWriter, piece: MatchedPiece, shards: Shards, shard_of: tuple[Any, Any], *, has_reports: bool
 ) -> None:
     """Leave the events of a piece for the fold tasks, one entry per shard; it has the time, even without an event."""
-    order = np.argsort(found.begun)
-    shard_of = found.begun[order], shards.of_sessions(found.table.column("session"))[order]
     own: list[dict[str, Any]] = [{} for _ in range(shards.of)]
 
     def add(name: str, divided: Sequence[Any]) -> None:

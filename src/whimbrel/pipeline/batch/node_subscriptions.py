@@ -26,13 +26,13 @@ from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.shards import LogPolicies, Shards, find_links
 from whimbrel.pipeline.fold.start_state import StartState
 from whimbrel.pipeline.subscriptions.matcher_files import Uses, matcher_files
-from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
+from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, validity_intervals
 from whimbrel.pipeline.tables.matches import pack
 from whimbrel.pipeline.tables.popularity import INTERVAL
 from whimbrel.pipeline.unit.made import WorkerOutput
 
-__all__ = ["NodeSubscriptions", "pack_node", "read_plain_sessions", "read_shards"]
+__all__ = ["NodeSubscriptions", "pack_node", "read_moves", "read_plain_sessions", "read_shards"]
 
 _COLUMNS: dict[str, tuple[str, ...] | None] = {
     "interests": (*CHANGED, "policy"),
@@ -143,6 +143,19 @@ def read_shards(known: NodeSubscriptions) -> Shards:
         for name in ("sessions", "devices")
     )
     return Shards(known.of, sessions, devices, known.plain)
+
+
+def read_moves(known: NodeSubscriptions) -> Moves | None:
+    """Return the places of devices before and within the span, if the first stage left them beside the matcher."""
+    file = EventFile(Path(known.path))
+    tables = {name: list(file.tables(NODE, name)) for name in ("places", "members", "deleted")}
+    if not tables["places"]:
+        return None
+    empty = (("members", "presence", MEMBERS), ("deleted", "sessions", DELETED))
+    rest = [pa.concat_tables([_empty(table, columns), *tables[name]]) for name, table, columns in empty]
+    moves = Moves()
+    moves.take(pa.concat_tables(tables["places"]), *rest)
+    return moves
 
 
 def read_plain_sessions(known: NodeSubscriptions, shard: int) -> PlainSessions:

@@ -19,7 +19,7 @@ from typing import Any
 from whimbrel.pipeline.batch.event_files import NODE
 from whimbrel.pipeline.batch.fold_shards import ShardTask, fold_shard
 from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
-from whimbrel.pipeline.batch.match_slices import Slice, cut, match_slice
+from whimbrel.pipeline.batch.match_slices import MatchedSlice, Slice, cut, match_slice
 from whimbrel.pipeline.batch.node_subscriptions import NodeSubscriptions, pack_node
 from whimbrel.pipeline.batch.progress import watch_progress
 from whimbrel.pipeline.batch.tasks import Tasks
@@ -89,7 +89,7 @@ def make_files(
     slices = [each._replace(known=known.get(each.span.node)) for each in slices]
     events: dict[str, list[str]] = {span.node: [] for span in spans}
     for made in stages.run("matches", match_slice, slices, numbers=sum(each.last - each.first + 1 for each in slices)):
-        events[made.node].append(made.told.decode())
+        events[made.node].append(MatchedSlice.of(made).events)
     folds = [
         ShardTask(span, shard, tuple(events[span.node]), known.get(span.node))
         for span in sorted(spans, key=lambda span: span.first - span.last)  # the largest first

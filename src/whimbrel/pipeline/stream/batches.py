@@ -22,10 +22,12 @@ from whimbrel.pipeline.files.snapshots import read_undisturbed, snapshot
 from whimbrel.pipeline.fold.start_state import first_taken, left_out
 from whimbrel.pipeline.stream.batch_spans import next_ends, spans
 from whimbrel.pipeline.stream.commits import BatchCommits, BatchSummary
-from whimbrel.pipeline.stream.node_fold import Job, Span
+from whimbrel.pipeline.stream.groups.preparing import NodeInGroups
+from whimbrel.pipeline.stream.groups.stages import Task, fold_by_stages
+from whimbrel.pipeline.stream.job import Job, Span
 from whimbrel.pipeline.stream.state.blob_store import BlobStore
 from whimbrel.pipeline.stream.state.objects import ObjectBlobs, live_objects, sweep
-from whimbrel.pipeline.stream.tasks import NodeTask, WindowsTask, divide, fold_nodes, fold_tallies
+from whimbrel.pipeline.stream.tasks import NodeTask, WindowsTask, divide, fold_nodes, fold_tallies, perform
 from whimbrel.pipeline.unit.made import WorkerOutput
 from whimbrel.pipeline.unit.node_share import NodeShare
 
@@ -33,6 +35,9 @@ __all__ = ["Batches", "Workers"]
 
 _SWEEP_EVERY = 512
 """Batches after which objects of failed tasks are looked for."""
+_BUSY = 1.25
+"""A node is busy if it has so many times each core's share of a batch's facts, and ``group_facts`` at least."""
+_GROUPS_A_CORE, _MOST_GROUPS = 2, 64
 
 
 class Workers(Protocol):
@@ -82,24 +87,43 @@ class Batches:
             if until is not None:
                 last = {node: min(seq, until.get(node, NOTHING_APPLIED)) for node, seq in last.items()}
             end = next_ends(start, last, self.job.plan.facts_per_batch, partial(first_taken, self._log))
-        tasks = list(self._tasks(start, end))
+        tasks = self._tasks(start, end)
         if not tasks:
             return None
-        made = self._workers.run(fold_nodes, self.job, divide(tasks, self._workers.cores))
+        made = self._fold(tasks)
         windows = WindowsTask(made, None if record is None else record.windows_state)
         made = self._workers.run(fold_tallies, self.job, [[windows]])
         summary = commits.commit(batch, made, began_s=began_s)
         self._remove_dropped(batch)
         return summary
 
-    def _tasks(self, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[NodeTask]:
-        record = self._commits.record
+    def _fold(self, tasks: Sequence[NodeTask | NodeInGroups]) -> list[WorkerOutput]:
+        """Fold all nodes: busy ones step by step on all workers, the others whole, several in a task."""
+        job, cores = self.job, self._workers.cores
+        least = max(job.group_facts, _BUSY * sum(map(_facts, tasks)) / cores)
+        busy = [task for task in tasks if isinstance(task, NodeInGroups) and _facts(task) >= least]
+        others = [partial(fold_nodes, own) for own in divide([task for task in tasks if task not in busy], cores)]
+
+        def run(tasks: Sequence[Task]) -> list[WorkerOutput]:
+            return self._workers.run(perform, job, [[task] for task in tasks])
+
+        return fold_by_stages(job, busy, run, cores=cores, others=others) if busy else run(others)
+
+    def _tasks(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[NodeTask | NodeInGroups]:
+        record, cores = self._commits.record, self._workers.cores
         known = {} if record is None else record.nodes
         now = self.clock_ns() // 1_000
-        for node, first, last, nodes in spans(start, end):
+        found: list[NodeTask | NodeInGroups] = []
+        every = spans(start, end)
+        least = max(self.job.group_facts, _BUSY * sum(last - first + 1 for _, first, last, _ in every) / cores)
+        for node, first, last, nodes in every:
             missing = tuple(left_out(self._log, node)) if first == NOTHING_APPLIED + 1 else ()
-            state = known[node].state if node in known else None
-            yield NodeTask(node, Span(first, last, nodes, now, missing), state)
+            span, own = Span(first, last, nodes, now, missing), known.get(node)
+            of = 0 if own is None else len(own.groups)
+            if cores > 1 and last - first + 1 >= least:
+                of = max(of, _groups(cores))
+            found.append(NodeInGroups(node, span, of, own) if of else NodeTask(node, span, own.state if own else None))
+        return found
 
     def _remove_dropped(self, batch: int) -> None:
         """Remove objects that the state before this batch needed, and the state after it does not."""
@@ -110,9 +134,18 @@ class Batches:
             sweep(self._state, live_objects(self._state, record.objects))
 
     def states(self) -> Iterator[NodeShare]:
-        """Yield the state of each node after the last batch."""
-        record, plan = self._commits.record, self.job.plan
+        """Yield the state of each node after the last batch, or those of its groups."""
+        record = self._commits.record
         for node, each in ({} if record is None else record.nodes).items():
-            if each.state is not None:
-                store = BlobStore(ObjectBlobs(self._state, each.state))
-                yield NodeShare(node, store, retention=plan.retention, assume_receipts=bool(plan.assume_receipts))
+            for name in [group.state for group in each.groups] or [each.state]:
+                if name is not None:
+                    yield self.job.share(node, BlobStore(ObjectBlobs(self._state, name)))
+
+
+def _facts(task: NodeTask | NodeInGroups) -> int:
+    return task.span.last - task.span.first + 1
+
+
+def _groups(cores: int) -> int:
+    """Return the number of groups of a busy node: several per core, so that they balance, and a power of two."""
+    return min(_MOST_GROUPS, 1 << (_GROUPS_A_CORE * cores - 1).bit_length())

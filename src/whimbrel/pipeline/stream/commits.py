@@ -25,15 +25,16 @@ from whimbrel.log.files import put
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput, by_window
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.node_fold import NodeReport
+from whimbrel.pipeline.stream.job import NodeReport, scratch_of
 from whimbrel.pipeline.stream.state.batch_record import (
     BatchRecord,
+    GroupRecord,
     LostStateError,
     NodeRecord,
     check_same_log,
     check_tables,
 )
-from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
+from whimbrel.pipeline.stream.window_fold import WindowsReport
 from whimbrel.pipeline.stream.windows import merge_window
 from whimbrel.pipeline.subscriptions.matcher_files import Uses
 from whimbrel.pipeline.unit.made import WorkerOutput
@@ -166,8 +167,8 @@ class BatchCommits:
         self._folder = out / "_stream"
         self.record = BatchRecord.read(self._path)
         self.tables = TableCommits(out, plan)
-        self.away: dict[str, dict[str, int]] = {}
-        """Number of notifications held for each absent device, per node; empty unless the job asks for it."""
+        self.away: dict[str, dict[str, dict[str, int]]] = {}
+        """Notifications held for each absent device, per node and group; empty unless the job asks for it."""
         self.dropped: list[str] = []
         """Names of objects that the last batch made useless."""
         self.tables.check_begun(is_new=self.record is None)
@@ -221,6 +222,8 @@ class BatchCommits:
                 incarnation=each.incarnation,
                 digest=each.digest,
                 state=each.state,
+                groups=tuple(GroupRecord(*group) for group in each.groups),
+                reports=each.reports,
             )
             for node, each in reports.items()
         }
@@ -240,7 +243,10 @@ class BatchCommits:
         self.record = record
         rows = self._end(record, made)
         self.dropped = [*windows.dropped, *(name for each in reports.values() for name in each.dropped)]
-        self.away |= {node: each.away for node, each in reports.items() if each.away is not None}
+        for node, each in reports.items():
+            if each.away is not None:
+                is_whole = "" in each.away or "" in self.away.get(node, {})
+                self.away[node] = each.away if is_whole else {**self.away.get(node, {}), **each.away}
         self.tables.tidy(batch, windows, now=self.record.at)
         notes = [note for _, each in sorted(reports.items()) for note in each.notes]
         return BatchSummary(

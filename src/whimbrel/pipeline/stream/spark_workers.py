@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from whimbrel.pipeline.spark.restarts import Restarts
 from whimbrel.pipeline.spark.spark_session import parallelism
-from whimbrel.pipeline.stream.node_fold import Job
+from whimbrel.pipeline.stream.job import Job
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["SparkWorkers"]

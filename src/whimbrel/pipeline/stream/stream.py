@@ -36,7 +36,7 @@ from whimbrel.pipeline.spark.paths import local_path, spark_path
 from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, is_connect
 from whimbrel.pipeline.stream.batches import Batches
 from whimbrel.pipeline.stream.commits import BatchCommits, BatchSummary
-from whimbrel.pipeline.stream.node_fold import Job
+from whimbrel.pipeline.stream.job import Job
 from whimbrel.pipeline.stream.spark_workers import SparkWorkers
 from whimbrel.pipeline.stream.state.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.state.identity import StreamIdentity
@@ -252,9 +252,10 @@ class Stream:
     def away(self) -> dict[str, int]:
         """Return the number of notifications held for each absent device; empty unless *tells_away* was set."""
         found: dict[str, int] = {}
-        for own in list(self._commits.away.values()):
-            for device, count in own.items():
-                found[device] = found.get(device, 0) + count
+        for groups in list(self._commits.away.values()):
+            for own in groups.values():
+                for device, count in own.items():
+                    found[device] = found.get(device, 0) + count
         return found
 
     def close(self) -> None:

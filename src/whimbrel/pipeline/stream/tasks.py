@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
+from whimbrel.pipeline.stream.groups.preparing import NodeInGroups
+from whimbrel.pipeline.stream.groups.stages import Task, fold_in_groups
+from whimbrel.pipeline.stream.job import Job, Span
+from whimbrel.pipeline.stream.node_fold import fold_node
 from whimbrel.pipeline.stream.state.objects import ObjectBlobs
-from whimbrel.pipeline.stream.window_fold import fold_windows, scratch_of
+from whimbrel.pipeline.stream.window_fold import fold_windows
 from whimbrel.pipeline.unit.made import WorkerOutput
 
-__all__ = ["NodeTask", "WindowsTask", "divide", "fold_nodes", "fold_tallies"]
+__all__ = ["NodeTask", "WindowsTask", "divide", "fold_nodes", "fold_tallies", "perform"]
 
 _INLINE_BYTES = 16 << 10
 """Size up to which counts of a node go through the driver, not through a file, in bytes."""
@@ -40,12 +43,12 @@ class WindowsTask(NamedTuple):
     state: str | None
 
 
-def divide(tasks: Iterable[NodeTask], cores: int) -> list[list[NodeTask]]:
+def divide(tasks: Iterable[NodeTask | NodeInGroups], cores: int) -> list[list[NodeTask | NodeInGroups]]:
     """Divide nodes among tasks of Spark: about as many facts in each, and the nodes with the most facts first."""
     by_size = sorted(tasks, key=lambda task: (task.span.first - task.span.last, task.node))
     facts = sum(task.span.last - task.span.first + 1 for task in by_size)
     count = max(1, min(len(by_size), _TASKS_A_CORE * cores, -(-facts // _FACTS_A_TASK)))
-    found: list[list[NodeTask]] = [[] for _ in range(count)]
+    found: list[list[NodeTask | NodeInGroups]] = [[] for _ in range(count)]
     loads = [(0, place) for place in range(count)]
     for task in by_size:
         load, place = heappop(loads)
@@ -54,11 +57,19 @@ def divide(tasks: Iterable[NodeTask], cores: int) -> list[list[NodeTask]]:
     return found
 
 
-def fold_nodes(job: Job, tasks: Iterable[NodeTask]) -> Iterator[WorkerOutput]:
+def fold_nodes(tasks: Sequence[NodeTask | NodeInGroups], job: Job) -> Iterator[WorkerOutput]:
     """Fold the nodes of *tasks*, one after the other; yield their output."""
-    for node, span, state in tasks:
-        blobs = ObjectBlobs(Path(job.state), state)
-        for made in fold_node(job, node, span, blobs):
+    for task in tasks:
+        if isinstance(task, NodeInGroups):
+            yield from fold_in_groups(job, task)
+        else:
+            yield from fold_node(job, task.node, task.span, ObjectBlobs(Path(job.state), task.state))
+
+
+def perform(job: Job, tasks: Sequence[Task]) -> Iterator[WorkerOutput]:
+    """Run *tasks*, one after the other; yield their output, with large counts put aside."""
+    for task in tasks:
+        for made in task(job):
             yield _put_aside(job, made)
 
 
@@ -72,7 +83,7 @@ def _put_aside(job: Job, made: WorkerOutput) -> WorkerOutput:
     """Put large counts for the windows to a file, which need not survive a crash."""
     if made.kind not in {"tallies", "meetings"} or len(made.told) <= _INLINE_BYTES:
         return made
-    folder = scratch_of(Path(job.out))
+    folder = job.scratch
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / uuid4().hex
     path.write_bytes(made.told)

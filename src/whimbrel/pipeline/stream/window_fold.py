@@ -30,14 +30,15 @@ from whimbrel.pipeline.files.delta import WHOLE
 from whimbrel.pipeline.files.snapshots import missing_numbers
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
-from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
+from whimbrel.pipeline.stream.job import Job, NodeReport
 from whimbrel.pipeline.stream.state.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.windows import Late, Windows
 from whimbrel.pipeline.tables.censuses import census_of_span
 from whimbrel.pipeline.tables.replicas import chosen, plan_replicas
 from whimbrel.pipeline.unit.made import WorkerOutput
+from whimbrel.pipeline.unit.tallies import unpacked_tallies
 
-__all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
+__all__ = ["WINDOWS", "WindowsReport", "fold_windows"]
 
 WINDOWS = "$windows"
 """Stands for the windows where a node may stand; it is not a valid name of a node."""
@@ -73,11 +74,6 @@ class _Kept:
 
 _kept: dict[tuple[str, str], _Kept] = {}
 """States of windows that this process caches; keys: stream, path of the tables."""
-
-
-def scratch_of(out: Path) -> Path:
-    """Return the folder of the files that the driver has to merge into the tables of windows."""
-    return out / "_stream" / "windows"
 
 
 def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterator[WorkerOutput]:
@@ -172,7 +168,7 @@ def _write_changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Wo
     if not windows or table not in job.plan.tables:
         return
     rows = pa.concat_tables(windows.values())
-    folder = scratch_of(Path(job.out))
+    folder = job.scratch
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table}-{uuid4().hex}.parquet"
     pq.write_table(rows, path, compression="zstd")

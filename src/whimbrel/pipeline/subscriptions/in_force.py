@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,6 +79,14 @@ class InForce:
     def rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
         """Return the subscriptions in force of *sessions*, in the form of ``rows``."""
         return _table(in_force_values(self._node, self._hold, sessions))
+
+    def seqs(self) -> Any:  # a numpy array
+        """Return the seqs of all subscriptions in force."""
+        return np.fromiter(self.whose, np.int64, len(self.whose))
+
+    def sessions_of(self, seqs: Any) -> list[str]:  # a numpy array
+        """Return the sessions of the subscriptions with these *seqs*."""
+        return [self.whose[seq][0] for seq in seqs.tolist()]
 
     def changing(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
         """Return the validity intervals of the subscriptions that a piece (chunk) of the log adds, changes or removes.

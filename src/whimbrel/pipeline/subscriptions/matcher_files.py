@@ -170,13 +170,24 @@ class MatcherFiles:
     def leave(self, node: str, given: MatcherInput, path: Path) -> None:
         """Leave the file of a matcher at *path*, a new name in another folder, where eviction does not remove it."""
         self.open(node, given)
-        source = self.path(given.digest)
         try:
-            path.hardlink_to(source)
+            _link(self.path(given.digest), path)
         except FileNotFoundError:  # this process has mapped the file, and it was evicted since
             given.pack(path)
-        except OSError:  # another file system
-            shutil.copyfile(source, path)
+
+    def copy(self, found: PackedVersions, folder: Path) -> Path | None:
+        """Copy the files of a matcher to *folder*, for other machines; return its path there, None if it was evicted.
+
+        The matcher over which it lies goes with it, under the same name.
+        """
+        try:
+            for each in (found, found.below):
+                if each is not None:
+                    with suppress(FileExistsError):
+                        _link(Path(each.path), folder / Path(each.path).name)
+        except FileNotFoundError:
+            return None
+        return folder / Path(found.path).name
 
     def find(self, digest: str, node: str) -> PackedVersions | None:
         """Return the matcher of *node* with this *digest*, mapped from its file, or None if there is no valid file."""
@@ -279,6 +290,18 @@ class MatcherFiles:
                     with suppress(FileNotFoundError):
                         found = entry.stat(follow_symlinks=False)
                         yield found.st_mtime, found.st_size, Path(entry.path)
+
+
+def _link(source: Path, path: Path) -> None:
+    """Make the file *source* also appear at *path*, a new name: by a link, or else by a copy."""
+    try:
+        path.hardlink_to(source)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError:  # another file system
+        unfinished = path.with_name(f"{uuid4().hex}{_UNFINISHED}")
+        shutil.copyfile(source, unfinished)
+        unfinished.replace(path)
 
 
 def _is_digest(text: str) -> bool:

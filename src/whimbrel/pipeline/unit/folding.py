@@ -17,11 +17,10 @@ from whimbrel.pipeline.fold.folds import EVENT
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED
 from whimbrel.pipeline.tables.latency import TALLY, tally_deliveries
 from whimbrel.pipeline.tables.link_quality import link_rows
-from whimbrel.pipeline.tables.popularity import COUNT
 from whimbrel.pipeline.unit.matching import MatchedPiece
 from whimbrel.pipeline.unit.node_share import NodeShare
 
-__all__ = ["Reported", "TakenPiece", "begun_piece", "fold_piece", "fold_reports", "fold_sessions", "tally_of"]
+__all__ = ["Reported", "TakenPiece", "fold_piece", "fold_reports", "fold_sessions", "tally_of"]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
@@ -46,12 +45,6 @@ class TakenPiece:
     """Time in force of each subscription that this piece added, changed or removed."""
     meetings: dict[tuple[str, str], Meeting] = field(default_factory=dict)
     """Sums over the contacts that ended, per pair of devices."""
-
-
-def begun_piece(state: NodeShare, seq: int) -> TakenPiece:
-    """Return the output for a state that starts at a checkpoint: the intervals of its subscriptions, and no rows."""
-    counts, tally = COUNT.empty_table(), TALLY.empty_table()
-    return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.in_force.intervals())
 
 
 def fold_piece(matched: MatchedPiece, state: NodeShare, *, window_us: int | None, is_last: bool = True) -> TakenPiece:

@@ -10,9 +10,10 @@ seq of the node's log identifies a version, so the seqs in force tell which sess
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +21,42 @@ import pyarrow as pa
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.subscriptions.matcher_files import MatcherFiles, MatcherInput, matcher_files
 from whimbrel.pipeline.subscriptions.versions import LayerBase, PackedVersions, touched_sessions, versions
-from whimbrel.pipeline.unit.node_share import NodeShare
+from whimbrel.pipeline.unit.node_share import LogMark
 
-__all__ = ["SMALL", "Matchers"]
+__all__ = ["SMALL", "Matchers", "Subscribed"]
 
 SMALL = 8
 """Least ratio of the sizes of the large and the small matcher; below it, one large matcher is built again."""
+
+
+class InForceRows(Protocol):
+    """The subscriptions in force of a node."""
+
+    def rows(self) -> Any:  # a pyarrow.Table
+        """Return all of them as rows of ``interests`` (change: added), with the columns ``CHANGED``."""
+
+    def rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
+        """Return those of *sessions*, in the form of ``rows``."""
+
+    def seqs(self) -> Any:  # a numpy array
+        """Return their seqs: those of the rows of ``interests`` that made them."""
+
+    def sessions_of(self, seqs: Any) -> list[str]:  # a numpy array
+        """Return the sessions of those with these *seqs*."""
+
+
+class Subscribed(Protocol):
+    """A node's state, as far as its matcher depends on it."""
+
+    node: str
+
+    @property
+    def in_force(self) -> InForceRows:
+        """The subscriptions in force."""
+
+    @property
+    def mark(self) -> LogMark:
+        """The identity of the log."""
 
 
 @dataclass(slots=True)
@@ -47,7 +78,7 @@ class Matchers:
         self.files = matcher_files() if folder is None else MatcherFiles(folder)
         self._kept: dict[str, _Kept] = {}
 
-    def find(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> PackedVersions:
+    def find(self, state: Subscribed, first: int, changed: Any, deleted: Any) -> PackedVersions:
         """Return the matcher for a batch of one node that begins with the seq *first*.
 
         The matcher has the subscriptions in force before the batch (*state*) and the changes of the batch: *changed*
@@ -73,22 +104,21 @@ class Matchers:
             self.files.set_head(name, given.digest)
         return everything
 
-    def _resume(self, state: NodeShare) -> _Kept | None:
+    def _resume(self, state: Subscribed) -> _Kept | None:
         """Return the large layer that another worker has packed for this node, or None if there is none."""
         name = _head_of(state)
         digest = None if name is None else self.files.head(name)
         below = None if digest is None else self.files.find(digest, state.node)
         if below is None or below.below is not None:
             return None
-        whose = state.in_force.whose
-        in_force = np.fromiter(whose, np.int64, len(whose))
+        in_force = state.in_force.seqs()
         is_over = pa.array(np.isin(below.begun, in_force, invert=True))
         changed = {*below.table.column("session").filter(is_over).to_pylist()}
-        changed |= {whose[seq][0] for seq in np.setdiff1d(in_force, below.begun).tolist()}
+        changed.update(state.in_force.sessions_of(np.setdiff1d(in_force, below.begun)))
         kept = self._kept[state.node] = _Kept(below, below, changed, is_stale=bool(changed))
         return kept
 
-    def note(self, state: NodeShare, changed: Any, deleted: Any) -> None:
+    def note(self, state: Subscribed, changed: Any, deleted: Any) -> None:
         """Record the changes of a batch that needs no matcher, for the next batch that needs one."""
         kept = self._kept.get(state.node)
         now = touched_sessions(changed, deleted)
@@ -101,6 +131,6 @@ class Matchers:
         self._kept.clear()
 
 
-def _head_of(state: NodeShare) -> str | None:
+def _head_of(state: Subscribed) -> str | None:
     """Return a name of this node's log; None if the log has no incarnation, so that another one could look the same."""
     return None if state.mark.incarnation is None else f"{state.mark.incarnation} {state.node}"

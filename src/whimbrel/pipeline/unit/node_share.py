@@ -166,6 +166,11 @@ class NodeShare:
             heappop(since)
         return since[0][0] if since else INT64_MAX
 
+    @property
+    def due_at(self) -> int | None:
+        """The earliest time at which a notification may lapse without another fact; None if none may."""
+        return self._core.hold.next_lapse
+
     def find_held(self) -> Iterator[Held]:
         """Yield each session's notifications without an outcome: once per device that has one in flight, else once."""
         for session, seq, devices in self._core.hold.pending():

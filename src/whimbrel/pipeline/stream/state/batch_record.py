@@ -14,15 +14,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.log.files import put
 from whimbrel.log.incarnation import incarnation
 from whimbrel.log.layout import segments_folder
+from whimbrel.model.bounds import INT64_MAX
 
 __all__ = [
     "BatchRecord",
+    "GroupRecord",
     "LostLogError",
     "LostStateError",
     "NodeRecord",
@@ -75,6 +77,19 @@ class OtherLogError(InvalidInputError):
         )
 
 
+class GroupRecord(NamedTuple):
+    """State of a group of a node's sessions after a batch."""
+
+    state: str | None = None
+    """Name of the object with the state; None if the group has none yet."""
+    due_at: int | None = None
+    """The time from which on the group has something to do even without an event, in microseconds."""
+    oldest_at: int = INT64_MAX
+    """Publication time of the oldest notification that is held; ``INT64_MAX`` if none is."""
+    size: int = 0
+    size_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """State of a node after a batch, as far as the record of the batch has it."""
@@ -91,7 +106,25 @@ class NodeRecord:
     digest: str | None = None
     """Digest of the fact ``applied``; None if unknown."""
     state: str | None = None
-    """Name of the object with the node's state; None if an older Whimbrel wrote the record."""
+    """Name of the object with the node's state; None if an older Whimbrel wrote the record.
+
+    If the node is in groups, the object has its directory.
+    """
+    groups: tuple[GroupRecord, ...] = ()
+    """The groups of the node's sessions; empty if the node is folded as a whole."""
+    reports: str | None = None
+    """Name of the object with the state of the reports, if the node is in groups."""
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> NodeRecord:
+        """Return the record that is stored as *told*."""
+        return cls(**{**told, "groups": tuple(GroupRecord(*each) for each in told.get("groups", ()))})
+
+    @property
+    def objects(self) -> list[str]:
+        """Names of the objects that have the node's state."""
+        own = (self.state, self.reports, *(each.state for each in self.groups))
+        return [name for name in own if name is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +161,8 @@ class BatchRecord:
     @property
     def objects(self) -> list[str]:
         """Names of the objects that have the state."""
-        own = [each.state for each in self.nodes.values()]
-        return [name for name in (*own, self.windows_state) if name is not None]
+        own = [name for each in self.nodes.values() for name in each.objects]
+        return own if self.windows_state is None else [*own, self.windows_state]
 
     @classmethod
     def read(cls, path: Path) -> BatchRecord | None:
@@ -142,7 +175,7 @@ class BatchRecord:
                 is_done=bool(found["is_done"]),
                 at=int(found["at"]),
                 written={table: int(batch) for table, batch in found["written"].items()},
-                nodes={node: NodeRecord(**told) for node, told in found["nodes"].items()},
+                nodes={node: NodeRecord.read(told) for node, told in found["nodes"].items()},
                 windows=(int(found["windows"][0]), int(found["windows"][1])),
                 windows_state=found.get("windows_state"),
                 output=found.get("output"),

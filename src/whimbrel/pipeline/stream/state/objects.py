@@ -62,6 +62,11 @@ class ObjectBlobs:
             self._head = Head(applied, base_bytes, changed_bytes, name)
             self._parts = [*parts, _Part(name, size)]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the objects that have the state."""
+        return [part.name for part in self._parts]
+
     def head(self) -> Head:
         """Return the stored summary; its ``version`` is the name of the newest object."""
         return self._head
