@@ -7,9 +7,10 @@ Rule: reading starts at the oldest segment that still exists; older facts are in
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
@@ -20,7 +21,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import COLUMNS, fact_of
 
-__all__ = ["DurableEnd", "LogReader", "named_header", "proven_seq", "read", "read_rows"]
+__all__ = ["DurableEnd", "LogPlace", "LogReader", "named_header", "proven_seq", "read", "read_rows"]
 
 
 def read(directory: Path, node: str, *, first: int = 0, last: int | None = None) -> Iterator[Fact]:
@@ -88,10 +89,30 @@ class DurableEnd:
             raise CorruptLogError(path, scan.end, again.trouble)
 
 
-class LogReader:
-    """Reader with a position: each call of ``records``, ``rows`` or ``facts`` yields only records not yet read."""
+class LogPlace(NamedTuple):
+    """Where a record is in a node's segments, so that a reader need not search it."""
 
-    def __init__(self, directory: Path, node: str, *, first: int = 0, last: int | None = None) -> None:
+    segment: int
+    """First seq of the segment."""
+    offset: int
+    seq: int
+
+
+class LogReader:
+    """Reader with a position: each call of ``records``, ``rows`` or ``facts`` yields only records not yet read.
+
+    *places* are some known places of records. The reader begins at the last one that is not after the seq *first*.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        node: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        places: Iterable[LogPlace] = (),
+    ) -> None:
         layout.check_format(directory)
         self._directory, self.node = directory, node
         self._wanted, self._last = first, INT64_MAX if last is None else last
@@ -100,6 +121,19 @@ class LogReader:
         self._begin = self._offset = self._seq = 0
         self.read_bytes = 0
         """Total size of the payloads that were read, in bytes."""
+        self._last_at: tuple[int, int, int] | None = None
+        self._begin_at(max((each for each in places if each.seq <= first), key=lambda each: each.seq, default=None))
+
+    def _begin_at(self, place: LogPlace | None) -> None:
+        """Begin at a known place, if that record is still there."""
+        path = None if place is None else dict(layout.segments(self._directory, self.node)).get(place.segment)
+        if place is None or path is None:
+            return
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            header = named_header(stream, path, self.node, place.segment)
+            if next(iter(Scan(stream, header, offset=place.offset, seq=place.seq)), None) is not None:
+                self._go_to(place.segment, path)
+                self._offset, self._seq = place.offset, place.seq
 
     def extend(self, last: int) -> None:
         """Set the last seq that ``records``, ``rows`` or ``facts`` may yield from now on."""
@@ -109,6 +143,11 @@ class LogReader:
     def next_seq(self) -> int:
         """The seq at which the next reading starts."""
         return self._wanted
+
+    @property
+    def last_place(self) -> LogPlace | None:
+        """Place of the last record that was read; None before the first."""
+        return None if self._last_at is None else LogPlace(*self._last_at)
 
     def facts(self) -> Iterator[Fact]:
         """Yield the facts after the last one that was read."""
@@ -166,8 +205,9 @@ class LogReader:
                 for record in scan:
                     if record.seq > self._last:
                         return False
-                    self._offset, self._seq = scan.end, scan.next_seq
+                    begin, self._offset, self._seq = record.offset, scan.end, scan.next_seq
                     if record.seq >= self._wanted:
+                        self._last_at = (self._begin, begin, record.seq)
                         self._wanted = scan.next_seq
                         self.read_bytes += len(record.payload)
                         yield record

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from whimbrel.errors import WhimbrelError
+from whimbrel.log.reader import LogPlace
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.schemas import TIMES
@@ -111,10 +112,10 @@ class BatchJob:
 
     # -- in a task -----------------------------------------------------------------------------------------------------
 
-    def reader(self, node: str, tables: Iterable[str] = TIMES) -> SpanReader:
-        """Return a reader of *tables* of a node's log."""
+    def reader(self, node: str, tables: Iterable[str] = TIMES, *, places: Iterable[LogPlace] = ()) -> SpanReader:
+        """Return a reader of *tables* of a node's log; *places* are known places of records."""
         bounds: dict[str, Any] = {"most_facts": self.piece_facts, "most_bytes": self.piece_bytes}
-        return SpanReader(Path(self.log), node, **bounds, tables=tables, patience=self.patience)
+        return SpanReader(Path(self.log), node, **bounds, tables=tables, patience=self.patience, places=places)
 
     def files(self, node: str) -> TableFiles:
         """Return a new writer of data files."""

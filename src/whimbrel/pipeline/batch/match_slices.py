@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.log.layout import Part, segments
+from whimbrel.log.reader import LogPlace
 from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.batch.event_files import NODE, SUMS, EventWriter
@@ -57,6 +58,8 @@ class Slice(NamedTuple):
     counts: bool
     """Whether the publications are counted for windows."""
     known: NodeSubscriptions | None = None
+    places: tuple[LogPlace, ...] = ()
+    """Known places of records in the node's segments."""
 
     @property
     def is_first(self) -> bool:
@@ -75,6 +78,8 @@ class MatchedSlice(NamedTuple):
     """The time of the last fact, in microseconds."""
     digest: str | None
     """Digest of the last fact, if all tables were read."""
+    place: tuple[int, int, int] | None
+    """Place of the last fact in the segments, as ``LogPlace``; None if the fact was read from elsewhere."""
     rows: dict[int, int]
     """Number of rows in the event file per shard; a shard without any row is left out."""
 
@@ -169,7 +174,8 @@ def match_slice(job: BatchJob, task: Slice, ready: Ready | None = None) -> Itera
     span, known = task.span, task.known
     node = span.node
     tables = _read_tables(job, task)
-    reader, files, progress = job.reader(node, tables), job.files(node), Progress(job, f"{node}-{task.first}")
+    reader, files = job.reader(node, tables, places=task.places), job.files(node)
+    progress = Progress(job, f"{node}-{task.first}")
     if ready is None and known is not None and task.matches:
         ready = Ready.read(known, node)
     found, moves = (None, None) if ready is None else (ready.found, ready.moves)
@@ -209,7 +215,9 @@ def match_slice(job: BatchJob, task: Slice, ready: Ready | None = None) -> Itera
         events.add(SUMS, sums | ({"censuses": pa.concat_tables(censuses)} if censuses else {}))
     yield from files.end()
     progress.note(task.last - task.first + 1)
-    yield MatchedSlice(task.first, str(events.path), max(times, default=None), reader.digest, events.rows).output(node)
+    yield MatchedSlice(
+        task.first, str(events.path), max(times, default=None), reader.digest, reader.last_place, events.rows
+    ).output(node)
 
 
 def _read_tables(job: BatchJob, task: Slice) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from whimbrel.log.columns import values_to_arrow
 from whimbrel.log.layout import Part, segments_folder
-from whimbrel.log.reader import LogReader
+from whimbrel.log.reader import LogPlace, LogReader
 from whimbrel.log.record_columns import UNREADABLE, RecordColumns
 from whimbrel.log.records import TABLE_NAMES
 from whimbrel.model.bounds import INT64_MAX
@@ -86,8 +86,11 @@ class SpanReader:
         most_bytes: int = PIECE_BYTES,
         tables: Iterable[str] = TIMES,
         patience: Patience = PATIENT,
+        places: Iterable[LogPlace] = (),
     ) -> None:
         self._log, self.node = log, node
+        self.places = list(places)
+        """Known places of records, and the place of the last record of each piece that was read from segments."""
         self.patience = patience
         self._most_facts, self._most_bytes = most_facts, most_bytes
         self._wanted = frozenset(tables)
@@ -114,6 +117,7 @@ class SpanReader:
             most_bytes=self._most_bytes,
             tables=tables,
             patience=self.patience,
+            places=self.places,
         )
 
     def pieces(self, first: int, last: int, *, now: int, missing: Sequence[Missing] = ()) -> Iterator[Piece]:
@@ -137,6 +141,11 @@ class SpanReader:
         for _ in self.pieces(seq, seq, now=0):
             pass
         return self.digest
+
+    @property
+    def last_place(self) -> LogPlace | None:
+        """Place of the last record that was read from segments; None if there is none."""
+        return self.places[-1] if self.places else None
 
     @property
     def is_where_it_was(self) -> bool:
@@ -239,7 +248,7 @@ class SpanReader:
     def _from_segments(self, first: int, last: int, now: int) -> Piece:
         reader = self._segments
         if reader is None or reader.next_seq != first:
-            reader = self._segments = LogReader(self._log, self.node, first=first)
+            reader = self._segments = LogReader(self._log, self.node, first=first, places=self.places)
         reader.extend(min(last, first + self._most_facts - 1))
         full, count = reader.read_bytes + self._most_bytes, 0
         found = RecordColumns(self.node)
@@ -250,6 +259,8 @@ class SpanReader:
             if reader.read_bytes >= full:
                 break
         end = reader.next_seq - 1
+        if reader.last_place is not None:
+            self.places.append(reader.last_place)
         if not count or count != end - first + 1:
             raise UnseenNumbersError(self._log, self.node, first, last)
         rows = self._tables(found, first, end)

@@ -37,7 +37,7 @@ _SWEEP_EVERY = 512
 """Batches after which objects of failed tasks are looked for."""
 _BUSY = 1.25
 """A node is busy if it has so many times each core's share of a batch's facts, and ``group_facts`` at least."""
-_GROUPS_A_CORE, _MOST_GROUPS = 2, 64
+_MOST_GROUPS = 64
 
 
 class Workers(Protocol):
@@ -122,7 +122,12 @@ class Batches:
             of = 0 if own is None else len(own.groups)
             if cores > 1 and last - first + 1 >= least:
                 of = max(of, _groups(cores))
-            found.append(NodeInGroups(node, span, of, own) if of else NodeTask(node, span, own.state if own else None))
+            if of:
+                found.append(NodeInGroups(node, span, of, own))
+            elif own is None:
+                found.append(NodeTask(node, span, None))
+            else:
+                found.append(NodeTask(node, span, own.state, own.places))
         return found
 
     def _remove_dropped(self, batch: int) -> None:
@@ -147,5 +152,8 @@ def _facts(task: NodeTask | NodeInGroups) -> int:
 
 
 def _groups(cores: int) -> int:
-    """Return the number of groups of a busy node: several per core, so that they balance, and a power of two."""
-    return min(_MOST_GROUPS, 1 << (_GROUPS_A_CORE * cores - 1).bit_length())
+    """Return the number of groups of a busy node: at least one per core, and a power of two, so that it changes rarely.
+
+    A publication costs once more in each group that it matches, so there are no more than that.
+    """
+    return min(_MOST_GROUPS, 1 << (cores - 1).bit_length())

@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import put
+from whimbrel.log.reader import LogPlace
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput, by_window
 from whimbrel.pipeline.plans import StreamPlan
@@ -224,6 +225,7 @@ class BatchCommits:
                 state=each.state,
                 groups=tuple(GroupRecord(*group) for group in each.groups),
                 reports=each.reports,
+                place=None if each.place is None else LogPlace(*each.place),
             )
             for node, each in reports.items()
         }

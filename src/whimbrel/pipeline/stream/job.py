@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.log.errors import ReplacedSegmentError
 from whimbrel.log.incarnation import incarnation
+from whimbrel.log.reader import LogPlace
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.schemas import TIMES
@@ -71,8 +72,8 @@ class Job:
         """Folder of the files that a batch needs, and nothing after it."""
         return scratch_of(Path(self.out))
 
-    def reader(self, node: str, tables: Iterable[str] = TIMES) -> SpanReader:
-        """Return a reader of *tables* of a node's log."""
+    def reader(self, node: str, tables: Iterable[str] = TIMES, *, places: Iterable[LogPlace] = ()) -> SpanReader:
+        """Return a reader of *tables* of a node's log; *places* are known places of records."""
         return SpanReader(
             Path(self.log),
             node,
@@ -80,6 +81,7 @@ class Job:
             most_bytes=self.piece_bytes,
             tables=tables,
             patience=self.patience,
+            places=places,
         )
 
     def files(self, node: str) -> TableFiles:
@@ -133,6 +135,8 @@ class NodeReport(NamedTuple):
     """The groups of the node's sessions, as ``GroupRecord``; empty if it was folded as a whole."""
     reports: str | None = None
     """Name of the object with the state of the reports, if the node is in groups."""
+    place: tuple[int, int, int] | None = None
+    """Place of the last fact in the node's segments, as ``LogPlace``."""
 
 
 # -- reading a span ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ Rule: after a failure nothing stays in the cache.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import cbor2
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.incarnation import incarnation
+from whimbrel.log.reader import LogPlace
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.fold.garbage import pause_collection
@@ -55,8 +56,12 @@ class _Kept:
         self.matchers.forget()
 
 
-def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerOutput]:
+def fold_node(
+    job: Job, node: str, span: Span, blobs: Blobs, *, places: Iterable[LogPlace] = ()
+) -> Iterator[WorkerOutput]:
     """Apply a span (range of seqs) to the state of a node, which is stored in *blobs*; yield the output.
+
+    *places* are known places of records in the node's segments.
 
     Once all output was yielded, *blobs* have the state at the end of the span.
     """
@@ -66,7 +71,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerO
         kept = cached
         kept.store.follow(blobs)
     else:
-        kept = _restore(job, node, blobs)
+        kept = _restore(job, node, blobs, places)
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
@@ -81,7 +86,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerO
             raise LostLogError(node, span.last)
         span = span._replace(first=begun.seq + 1)
         kept.store.replace(begun.seq, dict(begun.rows))
-        kept = _restore(job, node, blobs)
+        kept = _restore(job, node, blobs, places)
     files, tallies = job.files(node), Tallies(node)
     uses = kept.matchers.files.uses
     now = time.time_ns() // 1_000
@@ -117,11 +122,12 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs) -> Iterator[WorkerO
         matchers=kept.matchers.files.uses.since(uses),
         state=kept.store.head.version,
         dropped=tuple(blobs.dropped),
+        place=kept.reader.last_place,
     )
     states.put(key, kept)
     yield WorkerOutput("node", node, None, 0, cbor2.dumps(report))
 
 
-def _restore(job: Job, node: str, blobs: Blobs) -> _Kept:
+def _restore(job: Job, node: str, blobs: Blobs, places: Iterable[LogPlace]) -> _Kept:
     store = BlobStore(blobs)
-    return _Kept(store, job.share(node, store, contact=job.contact), Matchers(), job.reader(node))
+    return _Kept(store, job.share(node, store, contact=job.contact), Matchers(), job.reader(node, places=places))

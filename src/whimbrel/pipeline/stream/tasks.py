@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from whimbrel.log.reader import LogPlace
 from whimbrel.pipeline.stream.groups.preparing import NodeInGroups
 from whimbrel.pipeline.stream.groups.stages import Task, fold_in_groups
 from whimbrel.pipeline.stream.job import Job, Span
@@ -34,6 +35,8 @@ class NodeTask(NamedTuple):
     node: str
     span: Span
     state: str | None
+    places: tuple[LogPlace, ...] = ()
+    """Known places of records in the node's segments."""
 
 
 class WindowsTask(NamedTuple):
@@ -63,7 +66,8 @@ def fold_nodes(tasks: Sequence[NodeTask | NodeInGroups], job: Job) -> Iterator[W
         if isinstance(task, NodeInGroups):
             yield from fold_in_groups(job, task)
         else:
-            yield from fold_node(job, task.node, task.span, ObjectBlobs(Path(job.state), task.state))
+            blobs = ObjectBlobs(Path(job.state), task.state)
+            yield from fold_node(job, task.node, task.span, blobs, places=task.places)
 
 
 def perform(job: Job, tasks: Sequence[Task]) -> Iterator[WorkerOutput]:

@@ -4,7 +4,7 @@ Sessions that have a device or a share in common are in one group, since a fold 
 others (``fold.components``). A name keeps its group from batch to batch. When a new link joins two groups' sessions,
 those of one side move, with all to which they are linked.
 
-Rule: the group of a name that is new, and linked with none that is known, follows from its name.
+Rule: names that are new, and linked with none that is known, go to the group with the fewest names.
 Rule: whatever has rows in the state of a group is in the directory; so a name that is not there has none.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 from typing import TypeAlias
-from zlib import crc32
 
 from whimbrel.pipeline.stream.groups.directory import Kind
 
@@ -59,9 +59,16 @@ def assign(
             for other in others:
                 sets.join(other, (Kind.SESSION, session))
     made = Assignment()
-    for members in sets.all():
+    sizes = Counter(group for own in known.values() for group in own.values())
+    emptiest = [(sizes[group], group) for group in range(of)]
+    heapify(emptiest)
+    for members in sorted(map(sorted, sets.all()), key=len, reverse=True):
         groups = _groups(known, members)
-        group = max(sorted(groups), key=groups.__getitem__) if groups else crc32(min(members)[1].encode()) % of
+        if groups:
+            group = max(sorted(groups), key=groups.__getitem__)
+        else:
+            size, group = emptiest[0]
+            heapreplace(emptiest, (size + len(members), group))
         for kind, name in members:
             before = known[kind].get(name)
             if before != group:

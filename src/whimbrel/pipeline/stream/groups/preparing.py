@@ -71,6 +71,8 @@ class Prepared(NamedTuple):
     is_cached: bool
     incarnation: str | None
     """Incarnation of the log."""
+    places: tuple[tuple[int, int, int], ...]
+    """Places of some records of the span in the node's segments, as ``LogPlace``."""
 
     @property
     def subscriptions(self) -> NodeSubscriptions:
@@ -105,7 +107,7 @@ def prepare(job: Job, task: NodeInGroups, scratch: Path, *, is_shipped: bool) ->
     with named_trouble(Path(job.log), node, span):
         begun = _begin(job, task)
         first = span.first if begun is None else begun.seq + 1
-        tables = SpanTables.read(job, node, first, span)
+        tables = SpanTables.read(job, node, first, span, places=task.record.places if task.record else ())
     kept, is_cached = _directory(job, task)
     directory, uses = kept.directory, kept.matchers.files.uses
     if begun is not None and task.record is None:
@@ -137,6 +139,7 @@ def prepare(job: Job, task: NodeInGroups, scratch: Path, *, is_shipped: bool) ->
         matchers=kept.matchers.files.uses.since(uses),
         is_cached=is_cached,
         incarnation=directory.mark.incarnation,
+        places=tables.places,
     )
     states.put(job.key(node, "directory"), kept)
     yield WorkerOutput("prepared", node, None, 0, cbor2.dumps(report))
@@ -150,7 +153,7 @@ def _begin(job: Job, task: NodeInGroups) -> StartState | None:
         if begun is not None and begun.seq > span.last:  # the log was cut after the batch began
             raise LostLogError(node, span.last)
         return begun
-    check_log(job, job.reader(node), LogMark(record.incarnation, record.digest), record.applied)
+    check_log(job, job.reader(node, places=record.places), LogMark(record.incarnation, record.digest), record.applied)
     if record.groups:
         return None
     rows, _ = upgrade(node, [*read_rows(Path(job.state), record.state).items()])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.log.reader import LogPlace
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import PresenceChange, SessionChange
 from whimbrel.model.tables import TABLES
@@ -38,6 +39,8 @@ _READ: dict[str, tuple[str, ...]] = {
     "reports": SEEN,
 }
 """Columns to read of each table."""
+_PLACE_EVERY = 5_000
+"""Number of records after which a place is noted, for the tasks that match slices of the span."""
 _JOINED, _LEFT = PresenceChange.JOINED.value, PresenceChange.LEFT.value
 
 
@@ -54,15 +57,18 @@ class SpanTables:
     policies: Arrow
     reports: Arrow
     """Rows of ``reports``, with the columns ``SEEN``."""
+    places: tuple[LogPlace, ...]
+    """Places of some records of the span in the node's segments."""
 
     @classmethod
-    def read(cls, job: Job, node: str, first: int, span: Span) -> SpanTables:
-        """Read the seqs of *span* from *first* on."""
+    def read(cls, job: Job, node: str, first: int, span: Span, *, places: Iterable[LogPlace]) -> SpanTables:
+        """Read the seqs of *span* from *first* on; *places* are known places of records."""
+        reader = replace(job, piece_facts=min(job.piece_facts, _PLACE_EVERY)).reader(node, _READ, places=places)
         found: dict[str, list[Arrow]] = {
             name: [TABLES[name].schema.empty_table().select(list(columns))] for name, columns in _READ.items()
         }
         missing: tuple[Missing, ...] = span.missing
-        for piece in job.reader(node, _READ).pieces(first, span.last, now=0, missing=missing):
+        for piece in reader.pieces(first, span.last, now=0, missing=missing):
             for name in piece.tables:
                 found[name].append(piece.table(name, _READ[name]))
         tables = {name: pa.concat_tables(rows).combine_chunks() for name, rows in found.items()}
@@ -73,6 +79,7 @@ class SpanTables:
             presence=tables["presence"],
             policies=tables["policies"],
             reports=tables["reports"],
+            places=tuple(reader.places),
         )
 
     @property

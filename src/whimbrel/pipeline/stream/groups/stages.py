@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import cbor2
 
+from whimbrel.log.reader import LogPlace
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.batch.event_files import NODE
 from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
@@ -33,7 +34,7 @@ __all__ = ["Run", "Task", "fold_by_stages", "fold_in_groups"]
 
 _SLICE_FACTS = 5_000
 """Least number of facts of a slice that a task of its own matches."""
-_SLICES_A_CORE = 2
+_SLICES_A_CORE = 1
 
 Task: TypeAlias = Callable[[Job], Iterator[WorkerOutput]]
 """Work of one task."""
@@ -166,8 +167,11 @@ class _Steps:
         count = max(1, min(most, (last - first + 1) // _SLICE_FACTS))
         ends = [first + (last - first + 1) * number // count for number in range(count + 1)]
         span = NodeSpan(self._node.node, first, last, self.span.missing)
-        known = prepared.subscriptions
-        return [Slice(span, begin, end - 1, matches=True, counts=True, known=known) for begin, end in pairwise(ends)]
+        known, places = prepared.subscriptions, tuple(LogPlace(*each) for each in prepared.places)
+        return [
+            Slice(span, begin, end - 1, matches=True, counts=True, known=known, places=places)
+            for begin, end in pairwise(ends)
+        ]
 
     def rows_of(self, group: int) -> int:
         """Return the number of rows that a group has to fold."""
@@ -222,6 +226,7 @@ class _Steps:
             dropped=(*prepared.dropped, *(name for each in every for name in each.dropped)),
             groups=tuple(groups),
             reports=reports.record.state,
+            place=self._slices[-1].place,
         )
         return WorkerOutput("node", self._node.node, None, 0, cbor2.dumps(report))
 

@@ -20,6 +20,7 @@ from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.log.files import put
 from whimbrel.log.incarnation import incarnation
 from whimbrel.log.layout import segments_folder
+from whimbrel.log.reader import LogPlace
 from whimbrel.model.bounds import INT64_MAX
 
 __all__ = [
@@ -114,11 +115,20 @@ class NodeRecord:
     """The groups of the node's sessions; empty if the node is folded as a whole."""
     reports: str | None = None
     """Name of the object with the state of the reports, if the node is in groups."""
+    place: LogPlace | None = None
+    """Place of the last fact in the node's segments; None if it is not known."""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> NodeRecord:
         """Return the record that is stored as *told*."""
-        return cls(**{**told, "groups": tuple(GroupRecord(*each) for each in told.get("groups", ()))})
+        groups = tuple(GroupRecord(*each) for each in told.get("groups", ()))
+        place = None if told.get("place") is None else LogPlace(*told["place"])
+        return cls(**{**told, "groups": groups, "place": place})
+
+    @property
+    def places(self) -> tuple[LogPlace, ...]:
+        """Known places of records, for a reader."""
+        return () if self.place is None else (self.place,)
 
     @property
     def objects(self) -> list[str]:
