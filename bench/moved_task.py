@@ -90,13 +90,13 @@ def _taken(folder: Path, ends: list[int], *, is_warm: bool) -> list[tuple[float,
     from stream_churn import NODE
     from whimbrel.match import first_use
     from whimbrel.pipeline.plans import StreamPlan
-    from whimbrel.pipeline.stream.node_fold import fold_node
+    from whimbrel.pipeline.stream import tasks
     from whimbrel.pipeline.unit.matchers import Matchers
 
     if is_warm:
         first_use.compile_all()
     took: list[tuple[float, float]] = []
-    fold, find = fold_node, Matchers.find
+    fold, find = tasks.fold_node, Matchers.find
     finding: list[float] = []
 
     def found(*args: Any) -> Any:
@@ -106,14 +106,14 @@ def _taken(folder: Path, ends: list[int], *, is_warm: bool) -> list[tuple[float,
         finally:
             finding.append(time.process_time() - before_s)
 
-    def timed(*args: Any) -> Any:
+    def timed(*args: Any, **given: Any) -> Any:
         before_s = time.process_time()
-        made = list(fold(*args))
+        made = list(fold(*args, **given))
         took.append((time.process_time() - before_s, sum(finding)))
         finding.clear()
         return made
 
-    with patch.object(stream_rig, "fold_node", timed), patch.object(Matchers, "find", found):
+    with patch.object(tasks, "fold_node", timed), patch.object(Matchers, "find", found):
         stream = stream_rig.StreamRig(log=folder / "log", out=folder / "out", plan=StreamPlan(facts_per_batch=10**9))
         for end in ends:
             stream.take({NODE: end})

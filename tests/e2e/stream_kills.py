@@ -77,6 +77,8 @@ NICER = 1
 _PER_BATCH, _AHEAD = 40, 160
 """Facts of each node."""
 _WORKERS_S = 5
+_OFTEN_BUSY = 0.7
+"""Part of the starts, after the first, in which nodes are busy."""
 _ALL = 4
 """Tables that every batch changes, nearly."""
 _PLANNED = (
@@ -183,12 +185,21 @@ def _minutes(number: int | None) -> int | None:
 
 
 class StreamProcess:
-    """``whimbrel pipeline run`` on *log* as a stream, with everything that it starts."""
+    """``whimbrel pipeline run`` on *log* as a stream, with everything that it starts.
+
+    If it *is_busy*, a few facts suffice to fold a node in groups of its sessions.
+    """
 
     def __init__(
-        self, log: Path, out: Path, *options: str, on_told: Callable[[dict[str, Any]], None] = lambda _: None
+        self,
+        log: Path,
+        out: Path,
+        *options: str,
+        is_busy: bool = False,
+        on_told: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
-        command = [sys.executable, "-m", "whimbrel", "pipeline", "run", "--log", str(log), "--out", str(out), "--json"]
+        program = [str(Path(__file__).with_name("busy_nodes.py"))] if is_busy else ["-m", "whimbrel"]
+        command = [sys.executable, *program, "pipeline", "run", "--log", str(log), "--out", str(out), "--json"]
         self.told: list[dict[str, Any]] = []
         """What it said of its batches."""
         self._on_told = on_told
@@ -363,6 +374,8 @@ def kill_stream(
 ) -> Killed:
     """Run a stream on a log that grows, kill it once for each of *aims*, then let it read everything.
 
+    After the first start it often folds nodes in groups of sessions; it goes on so, also when they are not busy.
+
     Log and tables are in *folder*. *cluster* returns what to kill of a cluster where workers are to be; on this
     machine a task that lost its worker is tried again, because *master* says how often.
     """
@@ -374,9 +387,9 @@ def kill_stream(
         with Growing(folder / "log", random, facts=facts) as growing:
             for aim in aims:
                 if process is None:
-                    process = StreamProcess(
-                        growing.directory, out, *_CONTINUOUS, "--master", master, on_told=growing.read
-                    )
+                    options = (*_CONTINUOUS, "--master", master)
+                    is_busy = killed.starts > 0 and random.random() < _OFTEN_BUSY
+                    process = StreamProcess(growing.directory, out, *options, is_busy=is_busy, on_told=growing.read)
                     killed.starts += 1
                 process = _struck(process, aim, killed, out, random, cluster)
                 progress(f"{killed.kills[-1]}, {growing.written} facts of each node")
