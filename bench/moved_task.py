@@ -39,11 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--publications", type=int, default=10_000)
     parser.add_argument("--changes", type=int, default=20)
     parser.add_argument("--batches", type=int, default=3, help="batches of each kind; the least counts")
+    parser.add_argument("--groups", action="store_true", help="fold the node in groups of its sessions")
     parser.add_argument("--take", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.take:
         folder, last, is_warm = options.take
-        print(json.dumps(_taken(Path(folder), [int(last)], is_warm=is_warm == "warm")))
+        print(json.dumps(_taken(Path(folder), [int(last)], is_warm=is_warm == "warm", is_in_groups=options.groups)))
         return 0
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
         os.environ["WHIMBREL_MATCHER_FILES"] = name
@@ -64,8 +65,9 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
         batches=count,
     )
     ends = iter(_write(folder / "log", sizes, Random(1)))
-    first = _taken(folder, [next(ends)], is_warm=True)
-    stays = _taken(folder, [next(ends) for _ in range(options.batches + 1)], is_warm=True)[1:]
+    kind = {"is_warm": True, "is_in_groups": options.groups}
+    first = _taken(folder, [next(ends)], **kind)
+    stays = _taken(folder, [next(ends) for _ in range(options.batches + 1)], **kind)[1:]
     took: dict[str, list[Any]] = {"stays": stays, "moves": [], "moves, no cache": [], "new process": []}
     for _ in range(options.batches):
         for way in _WAYS[1:]:
@@ -74,6 +76,7 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
                     shutil.rmtree(path)
             warm = "cold" if way == "new process" else "warm"
             command = [sys.executable, __file__, "--take", str(folder), str(next(ends)), warm]
+            command += ["--groups"] if options.groups else []
             said = subprocess.run(command, check=True, capture_output=True)  # noqa: S603  # this file
             took[way] += json.loads(said.stdout)
     parts = {
@@ -83,20 +86,20 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
     return {"first": first[0], **parts, **vars(options)}
 
 
-def _taken(folder: Path, ends: list[int], *, is_warm: bool) -> list[tuple[float, float]]:
+def _taken(folder: Path, ends: list[int], *, is_warm: bool, is_in_groups: bool) -> list[tuple[float, float]]:
     """Return the core time of the fold of each batch up to *ends*, and of finding its matcher in it, in seconds."""
     import stream_rig
 
     from stream_churn import NODE
     from whimbrel.match import first_use
     from whimbrel.pipeline.plans import StreamPlan
-    from whimbrel.pipeline.stream import tasks
+    from whimbrel.pipeline.stream.tasks import perform
     from whimbrel.pipeline.unit.matchers import Matchers
 
     if is_warm:
         first_use.compile_all()
     took: list[tuple[float, float]] = []
-    fold, find = tasks.fold_node, Matchers.find
+    run, find = stream_rig._Here.run, Matchers.find
     finding: list[float] = []
 
     def found(*args: Any) -> Any:
@@ -106,17 +109,22 @@ def _taken(folder: Path, ends: list[int], *, is_warm: bool) -> list[tuple[float,
         finally:
             finding.append(time.process_time() - before_s)
 
-    def timed(*args: Any, **given: Any) -> Any:
+    def timed(workers: Any, work: Any, job: Any, tasks: Any) -> Any:
         before_s = time.process_time()
-        made = list(fold(*args, **given))
-        took.append((time.process_time() - before_s, sum(finding)))
-        finding.clear()
+        made = run(workers, work, job, tasks)
+        if work is perform:
+            took.append((time.process_time() - before_s, sum(finding)))
+            finding.clear()
         return made
 
-    with patch.object(tasks, "fold_node", timed), patch.object(Matchers, "find", found):
-        stream = stream_rig.StreamRig(log=folder / "log", out=folder / "out", plan=StreamPlan(facts_per_batch=10**9))
+    plan = StreamPlan(facts_per_batch=10**9)
+    with patch.object(stream_rig._Here, "run", timed), patch.object(Matchers, "find", found):
+        given: dict[str, Any] = {} if is_in_groups else {"group_facts": 10**9}
+        stream = stream_rig.StreamRig(log=folder / "log", out=folder / "out", plan=plan, **given)
         for end in ends:
+            before = len(took)
             stream.take({NODE: end})
+            took[before:] = [(sum(each[0] for each in took[before:]), sum(each[1] for each in took[before:]))]
     return took
 
 
