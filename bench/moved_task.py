@@ -99,7 +99,7 @@ def _taken(folder: Path, ends: list[int], *, is_warm: bool, is_in_groups: bool) 
     if is_warm:
         first_use.compile_all()
     took: list[tuple[float, float]] = []
-    run, find = stream_rig._Here.run, Matchers.find
+    run, find = stream_rig.Here.run, Matchers.find
     finding: list[float] = []
 
     def found(*args: Any) -> Any:
@@ -118,7 +118,7 @@ def _taken(folder: Path, ends: list[int], *, is_warm: bool, is_in_groups: bool) 
         return made
 
     plan = StreamPlan(facts_per_batch=10**9)
-    with patch.object(stream_rig._Here, "run", timed), patch.object(Matchers, "find", found):
+    with patch.object(stream_rig.Here, "run", timed), patch.object(Matchers, "find", found):
         given: dict[str, Any] = {} if is_in_groups else {"group_facts": 10**9}
         stream = stream_rig.StreamRig(log=folder / "log", out=folder / "out", plan=plan, **given)
         for end in ends:

@@ -26,7 +26,7 @@ def forget() -> None:
     window_fold._kept.clear()
 
 
-class _Here:
+class Here:
     """Workers that are this process; as many as the test says."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class StreamRig:
         self.commits = BatchCommits(out, self.plan)
         state = str(self.checkpoint / "objects")
         job = Job(stream=str(out), log=str(log), out=str(out), plan=self.plan, state=state, patience=NO_PATIENCE)
-        self.workers = _Here()
+        self.workers = Here()
         self.batches = Batches(replace(job, **given), self.commits, self.workers)
         if now is not None:
             self.batches.clock_ns = lambda: 1_000 * now
