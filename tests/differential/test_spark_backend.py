@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,7 +37,7 @@ from whimbrel.language.ast import (
     Value,
 )
 from whimbrel.language.backends.python import compile_filter, compile_value
-from whimbrel.language.backends.spark import _pack, _Program, _Translator, to_column
+from whimbrel.language.backends.spark import _pack, _Program, _Translator, attribute_of_map, to_column
 from whimbrel.language.filters import parse
 from whimbrel.language.vectors import BACKENDS, failures, read_vectors
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Attributes, Int64, Scalar
@@ -97,14 +98,14 @@ def disagreements(spark: SparkSession, batch: Sequence[Predicate], events: Seque
 
 def written_out(node: Value, column: Column) -> Column:
     """Return the value of *node* from an expression that mentions its operands as often as it needs them."""
-    value = _Translator(column)._value(node)
+    value = _Translator(partial(attribute_of_map, column))._value(node)
     assert value is not None
     return _pack(value)
 
 
 def as_a_program(node: Value, column: Column) -> Column:
     """Return the value of *node* from a program."""
-    program = _Program(_Translator(column)._value)
+    program = _Program(_Translator(partial(attribute_of_map, column))._value)
     program.append(node)
     return program.run(lambda stack: F.get(stack, F.lit(0)))
 

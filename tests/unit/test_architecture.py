@@ -26,7 +26,7 @@ ROWS = [
     {"log", "mqtt"},
     {"client", "multicast", "node"},
     {"broker", "pipeline", "rendezvous", "carry", "nearby"},
-    {"sim"},
+    {"sim", "spark"},
     {"lab", "console"},
     {"cli"},
 ]

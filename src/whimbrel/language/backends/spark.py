@@ -1,5 +1,6 @@
-"""The Spark backend: a filter's tree becomes one Column over the log's ``attributes``; NULL is undefined.
+"""The Spark backend: a filter's tree becomes one Column, in which NULL is undefined.
 
+The attributes are a column of the log's ``attributes``, or columns of any other DataFrame (``AttributeColumns``).
 Rule: it agrees with ``python`` on every tree and notification, whatever ``spark.sql.ansi.enabled`` is; no row raises.
 Rule: the only module of the language that imports pyspark.
 Rule: in ``attributes``, each value has only the field of its type set (``attributes_to_column_value``).
@@ -70,7 +71,7 @@ from whimbrel.language.rewrites import fold
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MIN, Attributes, AttributeType, Int64
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 
-__all__ = ["to_column", "verdicts"]
+__all__ = ["AttributeColumns", "attribute_of_map", "to_column", "verdicts"]
 
 _MAX_MENTIONS = 300
 """Most mentions of attributes and literals in arithmetic that is written out; a larger term becomes a program.
@@ -80,12 +81,43 @@ limit the written form is better: Spark computes common parts once, five to twen
 """
 
 
-def to_column(tree: Predicate, attributes: Column) -> Column:
-    """Return the verdict of *tree* on *attributes*, of type ``ATTRIBUTES_TYPE``: true, false or NULL (undefined)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeColumns:
+    """An attribute as columns: its type, and its value in the column of that type, with NULL in the others.
+
+    None instead of a column means that the attribute never has a value of that type.
+    """
+
+    kind: Column
+    """Number of the attribute's type (``AttributeType``); NULL in rows without the attribute."""
+    integer: Column | None = None
+    """Value of an int32 or int64, as bigint."""
+    real: Column | None = None
+    text: Column | None = None
+    opaque: Column | None = None
+
+
+Lookup: TypeAlias = Callable[[str], AttributeColumns | None]
+"""Function that returns the columns of an attribute, by name; None if no row has the attribute."""
+
+
+def attribute_of_map(attributes: Column, name: str) -> AttributeColumns:
+    """Return the columns of one attribute of a column of type ``ATTRIBUTES_TYPE``."""
+    entry = attributes[F.lit(name)]
+    fields = {each: entry.getField(each) for each in ("real", "text", "opaque")}
+    return AttributeColumns(kind=entry.getField("type"), integer=entry.getField("int"), **fields)
+
+
+def to_column(tree: Predicate, attributes: Column | Lookup) -> Column:
+    """Return the verdict of *tree* on *attributes*: true, false or NULL (undefined).
+
+    *attributes* is a column of type ``ATTRIBUTES_TYPE``, or a function that returns the columns of each attribute.
+    """
     folded = fold(tree)
-    return (
-        F.lit(folded) if isinstance(folded, bool) else _Translator(attributes, longest_searched(tree)).verdict(folded)
-    )
+    if isinstance(folded, bool):
+        return F.lit(folded)
+    lookup = functools.partial(attribute_of_map, attributes) if isinstance(attributes, Column) else attributes
+    return _Translator(lookup, longest_searched(tree)).verdict(folded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +155,9 @@ _Finish: TypeAlias = Callable[[Sequence[_Typed]], Column]
 class _Translator:
     """Translates one filter's tree to columns; a term that occurs twice is translated once."""
 
-    def __init__(self, attributes: Column, longest: int = UNBOUNDED) -> None:
-        self._attributes, self._longest = attributes, longest
-        self._entries: dict[str, Column] = {}
+    def __init__(self, lookup: Lookup, longest: int = UNBOUNDED) -> None:
+        self._lookup, self._longest = lookup, longest
+        self._entries: dict[str, AttributeColumns] = {}
         self._values: dict[Value, _Typed | None] = {}
 
     def verdict(self, tree: Predicate) -> Column:
@@ -161,17 +193,17 @@ class _Translator:
         )
 
     def _test(self, function: TestFunction, name: Name) -> Column:
-        kind = self._entry(name.name).getField("type")
+        entry = self._entry(name.name)
         if function is TestFunction.REQUIRE:
-            return F.when(kind.isNotNull(), F.lit(True))
+            return F.when(entry.kind.isNotNull(), F.lit(True))
         if function is TestFunction.NAN:
             # In Spark NaN equals NaN; its isnan would return false for NULL.
-            return self._entry(name.name).getField("real") == F.lit(float("nan"))
-        return kind == F.lit(int(AttributeType[function.name]))
+            return _null_verdict() if entry.real is None else entry.real == F.lit(float("nan"))
+        return entry.kind == F.lit(int(AttributeType[function.name]))
 
-    def _entry(self, name: str) -> Column:
+    def _entry(self, name: str) -> AttributeColumns:
         if name not in self._entries:
-            self._entries[name] = self._attributes[F.lit(name)]
+            self._entries[name] = self._lookup(name) or AttributeColumns(kind=F.lit(None).cast("tinyint"))
         return self._entries[name]
 
     # -- values ------------------------------------------------------------------------------------------------------
@@ -195,9 +227,7 @@ class _Translator:
             case Literal(value):
                 return _literal(value)
             case Size(Name(name)):
-                entry = self._entry(name)
-                size = F.coalesce(F.length(entry.getField("text")), F.length(entry.getField("opaque")))
-                return _Typed(integer=_Integer(number=size.cast("bigint"), is_wide=F.lit(False)))
+                return _size(self._entry(name))
             case Convert(function, Name(name)):
                 return self._number(function, name)
             case Text(function, operand):
@@ -214,27 +244,16 @@ class _Translator:
 
     def _attribute(self, name: str) -> _Typed:
         entry = self._entry(name)
-        is_wide = entry.getField("type") == F.lit(int(AttributeType.INT64))
-        integer = _Integer(number=entry.getField("int"), is_wide=is_wide)
-        return _Typed(integer=integer, real=entry.getField("real"), text=entry.getField("text"))
+        integer = None
+        if entry.integer is not None:
+            is_wide = entry.kind == F.lit(int(AttributeType.INT64))
+            integer = _Integer(number=entry.integer, is_wide=is_wide)
+        return _Typed(integer=integer, real=entry.real, text=entry.text)
 
     def _number(self, function: NumberFunction, name: str) -> _Typed:
-        """Return an attribute as a number, or the number that is written in its string.
-
-        The patterns for strings do not end with ``$``, because in Java it also matches before a final newline.
-        """
-        entry, own = self._entry(name), self._attribute(name)
-        assert own.integer is not None
-        spelled = entry.getField("text")
-        if function is NumberFunction.TO_INT:
-            read = F.when(spelled.rlike(rf"\A{INTEGER_TEXT}\z"), spelled.try_cast("bigint"))
-            is_wide = (read < F.lit(INT32_MIN)) | (read > F.lit(INT32_MAX))
-            wide = F.when(own.integer.number.isNotNull(), own.integer.is_wide).otherwise(is_wide)
-            return _Typed(integer=_Integer(number=F.coalesce(own.integer.number, read), is_wide=wide), mentions=4)
-        fits = spelled.rlike(rf"\A{REAL_TEXT}\z") & (F.length(spelled) <= F.lit(MAX_REAL_TEXT))
-        read = F.when(fits, spelled.try_cast("double"))
-        read = F.when(F.abs(read) < F.lit(float("inf")), read)
-        return _Typed(real=F.coalesce(entry.getField("real"), own.integer.number.cast("double"), read), mentions=4)
+        """Return an attribute as a number, or the number that is written in its string."""
+        own = self._attribute(name)
+        return _to_int(own) if function is NumberFunction.TO_INT else _to_real(own)
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -258,7 +277,44 @@ class _Translator:
         return program.run(finish_all)
 
 
+def _size(entry: AttributeColumns) -> _Typed:
+    """Return the size of an attribute: the characters of a string, the bytes of an opaque value."""
+    sizes = [F.length(column).cast("bigint") for column in (entry.text, entry.opaque) if column is not None]
+    return _Typed(integer=_Integer(number=F.coalesce(*sizes), is_wide=F.lit(False))) if sizes else _UNDEFINED
+
+
+def _to_int(own: _Typed) -> _Typed:
+    """Return an integer attribute, or the integer that is written in a string attribute.
+
+    The pattern does not end with ``$``, because in Java it also matches before a final newline.
+    """
+    if own.text is None:
+        return _Typed(integer=own.integer, mentions=4)
+    read = F.when(own.text.rlike(rf"\A{INTEGER_TEXT}\z"), own.text.try_cast("bigint"))
+    is_wide = (read < F.lit(INT32_MIN)) | (read > F.lit(INT32_MAX))
+    if own.integer is None:
+        return _Typed(integer=_Integer(number=read, is_wide=is_wide), mentions=4)
+    is_wide = F.when(own.integer.number.isNotNull(), own.integer.is_wide).otherwise(is_wide)
+    return _Typed(integer=_Integer(number=F.coalesce(own.integer.number, read), is_wide=is_wide), mentions=4)
+
+
+def _to_real(own: _Typed) -> _Typed:
+    """Return a numeric attribute as a real, or the number that is written in a string attribute."""
+    found = [] if own.real is None else [own.real]
+    if own.integer is not None:
+        found.append(own.integer.number.cast("double"))
+    if own.text is not None:
+        fits = own.text.rlike(rf"\A{REAL_TEXT}\z") & (F.length(own.text) <= F.lit(MAX_REAL_TEXT))
+        read = F.when(fits, own.text.try_cast("double"))
+        found.append(F.when(F.abs(read) < F.lit(float("inf")), read))
+    return _Typed(real=F.coalesce(*found), mentions=4) if found else _UNDEFINED
+
+
 # -- predicates ------------------------------------------------------------------------------------------------------
+
+
+def _null_verdict() -> Column:
+    return F.lit(None).cast("boolean")
 
 
 def _join_pairwise(join: Callable[[Any, Any], Any], operands: Iterable[Column]) -> Column:
@@ -294,7 +350,7 @@ def _compare(op: CompareOp, left: _Typed, right: _Typed) -> Column:
         parts.append(_compare_reals(op, *reals, both_may_be_zero=both_may_be_zero))
     if left.text is not None and right.text is not None:
         parts.append(_ORDER[op](left.text, right.text))
-    return F.coalesce(*parts) if parts else F.lit(None).cast("boolean")
+    return F.coalesce(*parts) if parts else _null_verdict()
 
 
 def _compare_reals(op: CompareOp, left: Column, right: Column, *, both_may_be_zero: bool) -> Column:
@@ -333,7 +389,7 @@ def _reciprocal(real: Column) -> Column:
 
 def _matches(function: PatternFunction, subject: Column | None, patterns: Sequence[str], longest: int) -> Column:
     if subject is None:
-        return F.lit(None).cast("boolean")
+        return _null_verdict()
     built_in = {
         PatternFunction.BEGINS_WITH: F.startswith,
         PatternFunction.ENDS_WITH: F.endswith,
