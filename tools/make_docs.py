@@ -457,7 +457,7 @@ def tables_page() -> str:
     return f"{title}\n\n{MADE_BY}\n\n{status}\n{rest.strip()}\n"
 
 
-API = ("whimbrel", "whimbrel.client", "whimbrel.testing")
+API = ("whimbrel", "whimbrel.client", "whimbrel.spark", "whimbrel.testing")
 """What applications import."""
 
 

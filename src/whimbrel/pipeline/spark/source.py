@@ -1,12 +1,14 @@
 """The data source ``whimbrel``: the log as a DataFrame, batch or streaming, in any SparkSession.
 
->>> register(spark)                                                                        # doctest: +SKIP
 >>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
 
 Tables that the pipeline made are read the same way, from their folder, also as a stream (``table_feed``).
 
-Options: ``table`` (default ``publications``); ``since`` and ``until`` limit the seqs of every node to ``since`` and
-above, and below ``until``. For a stream, ``facts_per_batch`` limits the facts of each node in a batch.
+Options: ``table`` (default ``publications``); ``columns``, names with commas between them, leaves out all others;
+``since`` and ``until`` limit the seqs of every node to ``since`` and above, and below ``until``. For a stream,
+``facts_per_batch`` limits the facts of each node in a batch. Spark prunes no columns of a Python data source, and
+pushes filters down only if spark.sql.python.filterPushdown.enabled is true. ``whimbrel.spark.table`` does both.
+Spark finds the format by itself (``pyspark_whimbrel``) if its Python is the one where Whimbrel is installed.
 
 Rule: ``snapshots`` decides which rows are read, and from where: every row once, and only rows that are proven durable.
 Rule: a stream's offset is the last seq that was read, per node. Seqs only grow, so after a restart only the batch that
@@ -29,6 +31,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -48,6 +51,7 @@ from whimbrel.pipeline.files.part_rows import check_parts_whole
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES, log_table
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
+from whimbrel.pipeline.spark.pushed_filters import FilterReceiver, as_expression, may_match
 from whimbrel.pipeline.spark.spark_session import is_connect, is_local
 from whimbrel.pipeline.spark.table_feed import TableReader, TableStreamReader
 
@@ -61,14 +65,18 @@ _TAIL_ROWS = 10_000
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source ``whimbrel`` with *spark*.
+    """Make the data source ``whimbrel`` known to *spark*, which finds it by itself where Whimbrel is installed.
 
     If no setting names the Python of the workers, local workers run the Python of this process: a notebook's Python is
     often not the first on the PATH.
     """
     if "PYSPARK_PYTHON" not in os.environ and not is_connect(spark) and is_local(spark.sparkContext.master or "local"):
         spark.sparkContext.pythonExec = sys.executable
-    spark.dataSource.register(WhimbrelSource)
+    try:
+        spark.dataSource.register(WhimbrelSource)
+    except AnalysisException as error:  # Spark has found ``pyspark_whimbrel``, which nothing may replace
+        if "already exists" not in str(error):
+            raise
 
 
 class WhimbrelSource(DataSource):
@@ -82,7 +90,15 @@ class WhimbrelSource(DataSource):
     def schema(self) -> StructType:
         """Return the schema of the table that the options name."""
         name = self.options.get("table", "publications")
-        return SCHEMAS[name if name in TABLES_MADE else log_table(name).name]
+        whole = SCHEMAS[name if name in TABLES_MADE else log_table(name).name]
+        asked = self.options.get("columns")
+        if asked is None:
+            return whole
+        columns = [column.strip() for column in asked.split(",")]
+        for column in columns:
+            if column not in whole.names:
+                raise InvalidValueError("option columns", column, f"some of {', '.join(whole.names)}")
+        return StructType([field for field in whole if field.name in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
@@ -176,17 +192,26 @@ class Span(InputPartition):
 class _Reader(DataSourceReader):
     def __init__(self, asked: _Asked, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
+        self._pushed = FilterReceiver(to_arrow_schema(schema, timezone="UTC"))
+        self.pushFilters = self._pushed  # type: ignore[method-assign]  # see FilterReceiver
 
     def partitions(self) -> list[InputPartition]:
         asked = self._asked
         at = asked.tails or snapshot(asked.directory)
-        spans = [span for node in at.last for span in _spans(asked, at, node, asked.first, asked.last)]
+        spans = [
+            span
+            for node in at.last
+            for span in _spans(asked, at, node, asked.first, asked.last)
+            if may_match(self._pushed.conditions, {"node": node, "seq": span.first}, {"node": node, "seq": span.last})
+        ]
         # Without partitions Spark would call ``read`` with None; an empty span gives an empty read.
         return list(spans) or [Span("", 0, -1)]
 
     def read(self, partition: InputPartition) -> Batches:
         assert isinstance(partition, Span)
-        return _read(self._asked, partition, self._schema)
+        rows = _read(self._asked, partition, self._schema)
+        wanted = as_expression(self._pushed.conditions, to_arrow_schema(self._schema, timezone="UTC"))
+        return rows if wanted is None else _filter_rows(rows, wanted)
 
 
 class _StreamReader(DataSourceStreamReader):
@@ -331,6 +356,11 @@ def _some_rows(reader: LogReader, directory: Path, last: int) -> list[tuple[str,
 def _batches(table: Any, target: Any) -> Batches:  # a pyarrow.Table and a pyarrow.Schema
     for batch in table.to_batches():
         yield _fit_schema(batch, target)
+
+
+def _filter_rows(batches: Batches, wanted: Any) -> Batches:  # a pyarrow expression
+    for batch in batches:
+        yield from pa.Table.from_batches([batch]).filter(wanted).to_batches()
 
 
 def _fit_schema(batch: Any, target: Any) -> Any:  # pyarrow's

@@ -15,7 +15,7 @@ versions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.pipeline.files.delta import TIME_COLUMNS, data_files, delta_schema, files_of
+from whimbrel.pipeline.files.delta import TIME_COLUMNS, delta_schema, files_of
+from whimbrel.pipeline.files.delta_files.file_statistics import files_with
+from whimbrel.pipeline.spark.pushed_filters import Condition, FilterReceiver, as_expression, may_match
 
 __all__ = ["LostCommitError", "ReplacedRowsError", "TableReader", "TableStreamReader"]
 
@@ -68,12 +70,13 @@ class _TableFile(InputPartition):
     path: str
 
 
-def _batches(path: str, table: str, schema: StructType) -> Iterator[Any]:
+def _batches(path: str, table: str, schema: StructType, conditions: Iterable[Condition] = ()) -> Iterator[Any]:
     if not path:
         return
     target = to_arrow_schema(schema, timezone="UTC")
     source = pads.dataset(path, schema=delta_schema(table), format="parquet", partitioning=None)
-    for batch in source.to_batches(columns=target.names, batch_size=_BATCH_ROWS, use_threads=False):
+    wanted = as_expression(conditions, target)
+    for batch in source.to_batches(columns=target.names, filter=wanted, batch_size=_BATCH_ROWS, use_threads=False):
         if batch.num_rows:
             yield batch.cast(target)
 
@@ -83,15 +86,21 @@ class TableReader(DataSourceReader):
 
     def __init__(self, out: Path, table: str, schema: StructType) -> None:
         self._out, self._table, self._schema = out, table, schema
+        self._pushed = FilterReceiver(to_arrow_schema(schema, timezone="UTC"))
+        self.pushFilters = self._pushed  # type: ignore[method-assign]  # see FilterReceiver
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per file, at least one: without partitions Spark would call ``read`` with None."""
-        return [_TableFile(str(path)) for path in data_files(self._out, self._table)] or [_TableFile("")]
+        paths = files_with(DeltaTable(str(self._out / self._table)), self._may_match)
+        return [_TableFile(str(path)) for path in paths] or [_TableFile("")]
+
+    def _may_match(self, least: Mapping[str, Any], most: Mapping[str, Any]) -> bool:
+        return may_match(self._pushed.conditions, least, most)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of one file."""
         assert isinstance(partition, _TableFile)
-        return _batches(partition.path, self._table, self._schema)
+        return _batches(partition.path, self._table, self._schema, self._pushed.conditions)
 
 
 class TableStreamReader(DataSourceStreamReader):
