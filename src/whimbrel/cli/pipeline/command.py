@@ -38,6 +38,7 @@ from whimbrel.cli.pipeline.run_options import (
     Window,
 )
 from whimbrel.cli.pipeline.times import check_moment, duration, instant, moment
+from whimbrel.cli.pipeline.upkeep import compact, vacuum
 from whimbrel.cli.process.niceness import give_way
 from whimbrel.cli.process.spark import session, watched
 from whimbrel.errors import InvalidValueError
@@ -317,6 +318,8 @@ def replay(
     typer.echo(f"{count:,} notifications match" + (f"; shown: the first {limit:,}" if count > limit else ""))
 
 
+app.command()(compact)
+app.command()(vacuum)
 app.command()(doctor)
 
 

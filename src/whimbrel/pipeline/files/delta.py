@@ -3,24 +3,24 @@
 A table is a folder of Parquet files and a log of commits (``_delta_log``), which lists the files of each version. A
 reader sees the whole version of some commit. A file that no commit lists does not belong to the table.
 
-Rule: a batch of a stream is one commit, with (stream, batch) as its application transaction. Delta-rs does not refuse a
-transaction that was committed before, so its number is read before each commit. A lock refuses a second stream
-(``stream``), so no other stream commits in between.
+Rule: a batch of a stream is one commit, with (stream, batch) as its application transaction. A lock refuses a second
+stream (``stream``), so no other stream commits in between; any other process may.
+Rule: a commit of a batch costs the same however long the table's history is: one question to the file system tells
+whether others have committed, and the next commit is written without reading the ones before (``commit_log``).
 Rule: a commit and its files are fsynced before we rely on it (``delta-rs`` does not fsync).
-Rule: only a commit of the operation WRITE adds new rows; compaction and the removal of old rows copy rows
-(``table_feed`` relies on that).
-Rule: the library compacts small files, deletes old rows, and removes files that no version of the last day needs. These
-are separate commits, which do not change the application transaction.
+Rule: only a commit of the operation WRITE adds new rows, in files with ``dataChange``; compaction and the removal of
+old rows copy rows (``table_feed`` relies on that).
+Rule: the rows of a file are ordered by whom they are about, then by time, and its commit states their ranges. So an
+engine skips files, and parts of files, of other sessions, devices and days.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -29,23 +29,28 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from whimbrel.errors import InvalidValueError, MissingDependencyError
+from whimbrel.errors import InvalidValueError, MissingDependencyError, WhimbrelError
 from whimbrel.log.files import sync_file
 from whimbrel.log.parts import statistics
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
-from whimbrel.model.clock import format_time
 from whimbrel.model.tables import TABLES, TIME_TYPE
 
 try:
-    from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+    from deltalake import DeltaTable, WriterProperties
+    from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction, RemoveAction
 except ImportError:
     raise MissingDependencyError("the pipeline's tables", "deltalake", "run: pip install 'whimbrel[spark]'") from None
+
+from whimbrel.pipeline.files.delta_files.commit_log import CommitLog, retention_s
+from whimbrel.pipeline.files.delta_files.data_file import COMPRESSION, add_action, delta_schema, written_file
+from whimbrel.pipeline.files.delta_files.file_statistics import statistics_columns
 
 __all__ = [
     "LARGEST_BYTES",
     "TIME_COLUMNS",
     "WHOLE",
+    "ConcurrentChangeError",
     "DeltaOutput",
     "by_window",
     "check_folder",
@@ -74,18 +79,32 @@ TIME_COLUMNS = {
 """Column with the time of a row, per table; a table that is not listed is replaced as a whole, and has no old rows."""
 
 _DIGITS = 20
-LARGEST_BYTES = 128 << 20
+LARGEST_BYTES = 16 << 20
+"""Size up to which files are compacted: a merge sorts its rows in memory, where they take many times as much."""
 _TOGETHER = 8
 """Least number of small files that ``compact`` merges in a table of time windows."""
 _KEPT_HOURS = 24
 """Hours for which replaced files are kept: longer than a reader of the table, or of its changes, takes."""
-_SETTINGS = {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "50"}
-_COMPRESSION: Literal["ZSTD"] = "ZSTD"
+_RETENTION, _INDEXED = "delta.logRetentionDuration", "delta.dataSkippingStatsColumns"
+_HISTORY_S = 6 * 3_600.0
+"""Time for which commits are kept: a follower of a table may be away for so long. With a batch every two seconds, these
+are 10,800."""
+_SETTINGS = {_RETENTION: "interval 6 hours", "delta.checkpointInterval": "50"}
+_OLD_RETENTION = "interval 7 days"
+"""The property of tables of an older Whimbrel."""
+_CHECKPOINT_EVERY = 50
+_ATTEMPTS = 20
 
 
-def delta_schema(table: str) -> Any:  # a pyarrow.Schema
-    """Return the Arrow schema of a Delta table: all columns nullable, descriptions as comments."""
-    return pa.schema([field.with_nullable(True) for field in TABLES[table].schema])
+class ConcurrentChangeError(WhimbrelError):
+    """Another process changed the files that a commit replaces. Reaction: do the same again on the new version."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
+        self.table = table
+
+    def __str__(self) -> str:
+        return f"table {self.table}: another process replaced files meanwhile; try again"
 
 
 def check_folder(out: Path, table: str) -> None:
@@ -105,8 +124,9 @@ def open_table(out: Path, table: str) -> DeltaTable:
     if not DeltaTable.is_deltatable(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         described = TABLES[table].description
+        settings = {**_SETTINGS, _INDEXED: ",".join(statistics_columns(table))}
         DeltaTable.create(
-            str(folder), delta_schema(table), mode="ignore", name=table, description=described, configuration=_SETTINGS
+            str(folder), delta_schema(table), mode="ignore", name=table, description=described, configuration=settings
         )
         _sync_commit(folder, 0)
         sync_file(out)
@@ -117,6 +137,9 @@ def open_table(out: Path, table: str) -> DeltaTable:
         from deltalake import Schema
 
         found.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+        found = DeltaTable(str(folder))
+    if found.metadata().configuration.get(_RETENTION) == _OLD_RETENTION:
+        found.alter.set_table_properties({_RETENTION: _SETTINGS[_RETENTION]})
         found = DeltaTable(str(folder))
     return found
 
@@ -145,26 +168,53 @@ class DeltaOutput:
         self._has_windows = self._time == "window_start"
         check_folder(out, table)
         self._opened: DeltaTable | None = None
+        """The table as it was read last; it may lack our own last commits."""
+        self._log = CommitLog(self._folder)
+        self._version, self._batch = -1, -1
+        """The table's version, and the last batch in it, as far as we know."""
 
     def create(self) -> None:
         """Create the table, empty and with its columns, unless it exists."""
-        self._opened = open_table(self._out, self.table)
+        self._read(open_table(self._out, self.table))
+
+    def _read(self, found: DeltaTable) -> None:
+        self._opened, self._version = found, found.version()
+        batch = found.transaction_version(STREAM)
+        self._batch = -1 if batch is None else int(batch)
+
+    def _look(self) -> DeltaTable:
+        """Read the commits that others made since the last look; if there are none, only look up two names."""
+        if self._opened is None or not self._log.has(self._version):
+            self.create()
+        elif self._log.has(self._version + 1):
+            self._update()
+        assert self._opened is not None
+        return self._opened
+
+    def _update(self) -> None:
+        assert self._opened is not None
+        try:
+            self._opened.update_incremental()
+        except DeltaError:  # a commit in between was removed since
+            self._opened = DeltaTable(str(self._folder))
+        self._read(self._opened)
 
     @property
     def _delta(self) -> DeltaTable:
-        if self._opened is None:
-            self.create()
+        """The table with all commits, our own too."""
+        found = self._look()
+        if found.version() < self._version:
+            self._update()
         assert self._opened is not None
-        self._opened.update_incremental()
         return self._opened
 
     def last_batch(self) -> int:
         """Return the number of the last batch that changed the table; -1 if none did, or the table does not exist."""
-        if not DeltaTable.is_deltatable(str(self._folder)):
+        if not (self._folder / "_delta_log").is_dir():
             self._opened = None
             return -1
-        found = self._delta.transaction_version(STREAM)
-        return -1 if found is None else int(found)
+        self._look()
+        return self._batch
 
     def is_of_a_stream(self) -> bool:
         """Return whether a stream may add to the table: a stream has written it, or the table is empty."""
@@ -189,7 +239,8 @@ class DeltaOutput:
         if not windows or self.has(batch):
             return
         if not self._has_windows:
-            self._commit([self._add_file(windows[WHOLE])], batch, "overwrite")
+            new_file = self._add_file(windows[WHOLE])
+            self._commit([new_file, *map(_remove_action, self._files())], batch, "overwrite")
             return
         gone = [each for each in self._files() if any(each.first <= window <= each.last for window in windows)]
         new = dict(windows)
@@ -207,7 +258,7 @@ class DeltaOutput:
         new = list(paths)
         for path in new:
             sync_file(path)
-        actions: list[AddAction | RemoveAction] = [add_action(self._folder, path, self._time) for path in new]
+        actions: list[AddAction | RemoveAction] = [add_action(self._out, self.table, path) for path in new]
         for file in self._files():
             if file.first < after and file.last >= first:
                 if file.first < first or file.last >= after:
@@ -219,12 +270,13 @@ class DeltaOutput:
         """Copy rows with a time before *first*, or from *after* on, to a new file; return the action that adds it."""
         path = self._folder / f"part-{uuid4().hex}.parquet"
         source = pads.dataset(str(self._folder / file.path), schema=delta_schema(self.table), format="parquet")
-        with pq.ParquetWriter(path, delta_schema(self.table), compression=_COMPRESSION) as writer:
+        with pq.ParquetWriter(path, delta_schema(self.table), compression=COMPRESSION) as writer:
             for batch in source.to_batches():
                 times = batch.column(self._time).cast(pa.int64())
                 writer.write_batch(batch.filter(pc.or_(pc.less(times, first), pc.greater_equal(times, after))))
         if statistics(path, ())[0]:
-            return [add_action(self._folder, path, self._time, is_new=False)]
+            sync_file(path)
+            return [add_action(self._out, self.table, path, is_new=False)]
         path.unlink()
         return []
 
@@ -264,10 +316,31 @@ class DeltaOutput:
         return written_file(self._out, self.table, rows, is_new=is_new)
 
     def _commit(self, actions: list[AddAction | RemoveAction], batch: int | None, mode: str = "append") -> None:
+        """Commit *actions*; if another process commits first, try again as the next version."""
+        replaced = {each.path for each in actions if isinstance(each, RemoveAction)}
+        for _ in range(_ATTEMPTS):
+            self._look()
+            if batch is not None and batch <= self._batch:
+                return
+            transaction = None if batch is None else (STREAM, batch)
+            if self._log.write(self._version + 1, actions, mode=mode, transaction=transaction):
+                break
+            self._update()
+            if not replaced <= {each.path for each in self._files()}:
+                raise ConcurrentChangeError(self.table)
+        else:
+            raise ConcurrentChangeError(self.table)
+        self._version += 1
+        self._batch = self._batch if batch is None else batch
+        if self._version % _CHECKPOINT_EVERY == 0:
+            self.tidy_log()
+
+    def tidy_log(self) -> int:
+        """Write a checkpoint, and remove commits that are too old; return the number of files that were removed."""
         delta = self._delta
-        properties = None if batch is None else CommitProperties(app_transactions=[Transaction(STREAM, batch)])
-        delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=properties)
-        _sync_commit(self._folder, self._delta.version())
+        delta.create_checkpoint()
+        kept_s = retention_s(delta.metadata().configuration.get(_RETENTION), _HISTORY_S)
+        return self._log.remove_old(older_than_s=kept_s)
 
     # -- upkeep --------------------------------------------------------------------------------------------------------
 
@@ -276,28 +349,28 @@ class DeltaOutput:
 
         Windows that begin at *before* or later are not merged, because they still change.
         """
-        if self._has_windows:
-            return self._compact_windows(target_bytes, before)
-        found = self._delta.optimize.compact(
-            target_size=target_bytes,
-            max_concurrent_tasks=1,
-            writer_properties=WriterProperties(compression=_COMPRESSION),
-        )
-        _sync_commit(self._folder, self._delta.version())
-        return int(found["numFilesRemoved"])
-
-    def _compact_windows(self, target_bytes: int, before: int | None) -> int:
         small: list[_File] = []
         room = target_bytes
+        bins: list[list[_File]] = [small]
         for file in self._files():
-            if file.size < target_bytes and file.size <= room and (before is None or file.last < before):
-                small.append(file)
-                room -= file.size
-        if len(small) < _TOGETHER:
-            return 0
-        gone = [_remove_action(each, is_new=False) for each in small]
-        self._commit([self._add_file(self._rows(small), is_new=False), *gone], None)
-        return len(small)
+            if file.size >= target_bytes or (self._has_windows and before is not None and file.last >= before):
+                continue
+            if file.size > room:
+                if self._has_windows:  # the rest waits for the next turn
+                    continue
+                small, room = [], target_bytes
+                bins.append(small)
+            small.append(file)
+            room -= file.size
+        least = _TOGETHER if self._has_windows else 2
+        merged = [each for each in bins if len(each) >= least]
+        actions: list[AddAction | RemoveAction] = []
+        for each in merged:
+            actions.append(self._add_file(self._rows(each), is_new=False))
+            actions += [_remove_action(file, is_new=False) for file in each]
+        if actions:
+            self._commit(actions, None)
+        return sum(map(len, merged))
 
     def expire(self, older_than: int, *, before: int | None = None) -> int:
         """Delete the rows before the time *older_than*, in microseconds; return their number.
@@ -308,9 +381,10 @@ class DeltaOutput:
         if self._time is None or not any(each.first < horizon for each in self._files()):
             return 0
         found = self._delta.delete(
-            f"{self._time} < {_moment(horizon)}", writer_properties=WriterProperties(compression=_COMPRESSION)
+            f"{self._time} < {_moment(horizon)}", writer_properties=WriterProperties(compression=COMPRESSION)
         )
-        _sync_commit(self._folder, self._delta.version())
+        self._update()
+        _sync_commit(self._folder, self._version)
         return int(found["num_deleted_rows"] or 0)
 
     def sweep(self) -> int:
@@ -331,44 +405,15 @@ def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
     found, folder = open_table(out, table), out / table
     for path in paths:
         sync_file(path)
-    actions: list[AddAction | RemoveAction] = [add_action(folder, path, TIME_COLUMNS.get(table)) for path in paths]
+    actions: list[AddAction | RemoveAction] = [add_action(out, table, path) for path in paths]
     found.create_write_transaction(actions, "overwrite", found.schema())
     found.update_incremental()
     _sync_commit(folder, found.version())
     vacuum(found)
 
 
-def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True, folder: str = "") -> AddAction:
-    """Write *rows*, a ``pyarrow.Table``, to a new data file, fsync it, and return the Delta action that adds it.
-
-    The file is in the folder of *table*, or in the subfolder *folder*.
-    """
-    path = out / table / folder / f"part-{uuid4().hex}.parquet"
-    with path.open("wb") as stream:
-        pq.write_table(rows.cast(delta_schema(table)), stream, compression=_COMPRESSION)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return add_action(out / table, path, TIME_COLUMNS.get(table), is_new=is_new)
-
-
-def add_action(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:
-    """Return the Delta action that adds a file: with its size, number of rows, and range of times."""
-    rows, extremes = statistics(path, () if time_column is None else (time_column,))
-    told: dict[str, Any] = {"numRecords": rows}
-    found = extremes.get(time_column or "", (None, None))
-    if time_column is not None and None not in found:
-        least, most = map(_as_micros, found)
-        told |= {"minValues": {time_column: format_time(least)}, "maxValues": {time_column: format_time(most)}}
-    size, now_ms = path.stat().st_size, int(time.time() * 1_000)
-    return AddAction(str(path.relative_to(folder)), size, {}, now_ms, is_new, json.dumps(told))
-
-
 def _remove_action(file: _File, *, is_new: bool = True) -> RemoveAction:
     return RemoveAction(file.path, is_new, int(time.time() * 1_000), file.size, {})
-
-
-def _as_micros(value: Any) -> int:
-    return value if isinstance(value, int) else int(pa.scalar(value, TIME_TYPE).cast(pa.int64()).as_py())
 
 
 def _moment(micros: int) -> str:

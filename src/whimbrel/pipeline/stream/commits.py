@@ -3,6 +3,7 @@
 Rule: the driver does not read the data files of workers; it only commits their names. Only rows of time windows (of
 ``popularity``, for example), which replace older rows, are read and merged into the table.
 Rule: a table that has the batch already is not changed.
+Rule: rows of time windows may wait for their commit up to ``slow_s`` (``waiting_windows``).
 """
 
 from __future__ import annotations
@@ -10,21 +11,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import cbor2
-import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import put
 from whimbrel.log.reader import LogPlace
-from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput, by_window
+from whimbrel.pipeline.files.delta import LARGEST_BYTES, DeltaOutput
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.job import NodeReport, scratch_of
 from whimbrel.pipeline.stream.state.batch_record import (
@@ -35,8 +31,8 @@ from whimbrel.pipeline.stream.state.batch_record import (
     check_same_log,
     check_tables,
 )
+from whimbrel.pipeline.stream.waiting_windows import WaitingWindows, merge_changes, read_changes
 from whimbrel.pipeline.stream.window_fold import WindowsReport
-from whimbrel.pipeline.stream.windows import merge_window
 from whimbrel.pipeline.subscriptions.matcher_files import Uses
 from whimbrel.pipeline.unit.made import WorkerOutput
 
@@ -54,6 +50,11 @@ class TableCommits:
     def __init__(self, out: Path, plan: StreamPlan) -> None:
         self._out, self._plan = out, plan
         self._outputs = {table: DeltaOutput(out, table) for table in plan.tables}
+        self._waiting = WaitingWindows(scratch_of(out))
+        self._committed_s: dict[str, float] = {}
+        """Monotonic time of the last commit of rows of windows, per table."""
+        self.slow_s = 0.0
+        """Time between two commits of rows of windows, in seconds."""
 
     def check_begun(self, *, is_new: bool) -> None:
         """Raise ``InvalidValueError`` if a new stream finds tables with rows that no stream wrote."""
@@ -85,16 +86,24 @@ class TableCommits:
             else:
                 windows.setdefault(each.table, []).append(Path(each.told.decode()))
         for table, output in self._outputs.items():
-            if table in windows and not output.has(batch):
-                output.replace(batch, self._merge_windows(output, _read(table, windows[table])))
-            elif table not in windows:
+            if table not in windows:
                 output.add_files(batch, files.get(table, []))
+            elif not output.has(batch):
+                self._waiting.keep(table, batch, windows[table])
+        self.commit_waiting()
         return rows
 
-    def _merge_windows(self, output: DeltaOutput, rows: Any) -> Mapping[int, Any]:
-        if output.table in {"replicas", "meetings"}:
-            return {WHOLE: rows}
-        return {window: merge_window(output.window(window), new) for window, new in by_window(rows).items()}
+    def commit_waiting(self, *, all_of_them: bool = False) -> None:
+        """Commit the waiting rows of windows of those tables whose last commit is *slow_s* ago, or of all tables."""
+        now_s = time.monotonic()
+        for table, output in self._outputs.items():
+            is_due = all_of_them or now_s - self._committed_s.get(table, -self.slow_s) >= self.slow_s
+            if is_due and (waiting := self._waiting.of(table, after=output.last_batch())):
+                changes = (read_changes(table, [each.path]) for each in waiting)
+                output.replace(waiting[-1].batch, merge_changes(output, changes))
+                self._committed_s[table] = now_s
+            if is_due:
+                self._waiting.drop(table)
 
     def tidy(self, batch: int, windows: WindowsReport, *, now: int) -> None:
         """Compact small files, and remove rows that are too old and files that no reader needs any more.
@@ -120,15 +129,11 @@ class TableCommits:
             if target >= LARGEST_BYTES or batch < _COMPACT_EVERY:
                 output.sweep()
 
-    def clear(self) -> None:
-        """Remove the files with rows of time windows, and with counts for them, that no batch needs any more."""
-        with suppress(FileNotFoundError):
-            for path in scratch_of(self._out).iterdir():
-                path.unlink(missing_ok=True)
-
-
-def _read(table: str, paths: Iterable[Path]) -> Any:  # a pyarrow.Table
-    return pa.concat_tables([pq.read_table(path, schema=TABLES[table].schema, partitioning=None) for path in paths])
+    def clear(self, *, is_new: bool = False) -> None:
+        """Remove files with rows of time windows, and with counts for them, that no batch needs; all if *is_new*."""
+        if is_new:
+            self._waiting.drop_all()
+        self._waiting.clear_others()
 
 
 # -- a batch ---------------------------------------------------------------------------------------------------------
@@ -182,7 +187,7 @@ class BatchCommits:
     def begin(self) -> None:
         """Create missing tables, and remove what interrupted batches left; the state must have been found before."""
         if self.record is None or self.record.is_done:
-            self.tables.clear()
+            self.tables.clear(is_new=self.record is None)
         self.tables.create()
 
     def check_log(self, log: Path) -> None:

@@ -46,6 +46,8 @@ from whimbrel.pipeline.unit.node_share import Held
 __all__ = ["BatchSummary", "LostLogError", "LostStateError", "OtherLogError", "Stream", "StreamPlan"]
 
 _POLL_S, _GLANCE_S, _CHECK_S = 0.05, 1.0, 10.0
+_SLOW_S = 60.0
+"""Time between two commits of rows of time windows, in a stream that goes on for ever, in seconds."""
 _IDLE_S = 10.0
 """Time between two reports that there is nothing new, in seconds."""
 
@@ -150,6 +152,7 @@ class Stream:
         self._checked_s = time.monotonic()
         self._is_ending.clear()
         self._is_halting, self._failure = False, None
+        self._commits.tables.slow_s = 0.0 if every_s is None else _SLOW_S
         target = inheritable_thread_target(self._spark)(self._run)
         self._thread = threading.Thread(target=target, args=(every_s, until), name="whimbrel-stream", daemon=True)
         self._thread.start()
@@ -218,6 +221,7 @@ class Stream:
     def _run(self, every_s: float | None, until: Mapping[str, int] | None) -> None:
         try:
             self._loop(every_s, self.batches.ends() if every_s is None and until is None else until)
+            self._commits.tables.commit_waiting(all_of_them=True)
         except BaseException as error:  # noqa: BLE001 # raised where somebody waits for it
             if not self._is_halting:
                 self._failure = error
@@ -236,6 +240,7 @@ class Stream:
                 for listener in list(self.listeners):
                     listener(found)
             elif time.monotonic() - told_s >= _IDLE_S:
+                self._commits.tables.commit_waiting()
                 told_s = time.monotonic()
                 for idle_listener in list(self.idle_listeners):
                     idle_listener()
