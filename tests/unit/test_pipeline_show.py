@@ -167,6 +167,27 @@ def test_a_narrow_page_leaves_out_columns_rather_than_break_words(table: str) ->
     assert all(name.strip() not in said.partition("──")[0].split() for name in ",".join(left_out).split(",") if name)
 
 
+@pytest.mark.parametrize(
+    ("table", "changes", "kept"),
+    [
+        ("popularity", [{"window_start": hour * 3_600_000_000} for hour in range(3)], "window_start"),
+        ("deliveries", [{"notification_node": node} for node in ("north", "south")], "notification_node"),
+        ("publications", [{"node": node} for node in ("north", "south")], "node"),
+        ("matches", [{"name": name} for name in ("day", "night")], "name"),
+    ],
+)
+def test_rows_of_a_narrow_page_are_not_alike(table: str, changes: list[dict[str, Any]], kept: str) -> None:
+    """Two rows that look the same cannot be told apart; a column that has one value for all rows goes first."""
+    rows = [PAGES[table] | change for change in changes]
+    console = Console(width=80, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(draw_table(table, pa.Table.from_pylist(rows, schema=TABLES[table].schema)))
+    said = capture.get()
+    title = {"notification_node": "node"}.get(kept, kept)
+    assert title in said.partition("──")[0].split(), said
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_contacts_are_drawn_on_one_line_of_time() -> None:
     """Who met when is seen at a glance; what goes on reaches the end."""
     times = [(0, 50), (50, 100), (90, None)]

@@ -72,7 +72,20 @@ _FIRST_TO_GO = {
     "publications": ("expires_at", "publisher", "node"),
     "replicas": ("memory_bytes", "share"),
 }
-"""Columns that a narrow terminal leaves out, in this order; ``--json`` prints them."""
+"""Columns that a narrow terminal leaves out, in this order; ``--json`` prints them.
+
+A column without which two rows would look the same is left out last.
+"""
+_IDENTITIES = {
+    "contacts": ("device_low", "device_high", "began_at"),
+    "deliveries": ("notification_node", "notification_seq", "session", "device"),
+    "latency": ("window_start", "subject"),
+    "link_quality": ("node", "seq", "device", "reported_at"),
+    "matches": ("notification_node", "notification_seq", "session", "subject_filter", "name"),
+    "popularity": ("window_start", "subject"),
+    "publications": ("node", "seq"),
+}
+"""Columns that distinguish the rows of a table."""
 _FLOWING = {"attributes", "content", "reason", "subscriptions"}
 """Columns whose cells may take several lines of at least ``_FLOWING_CELLS`` characters."""
 _FLOWING_CELLS = 24
@@ -145,9 +158,9 @@ class _Page:
         self._names = [name for name in names if name not in _RARE or rows.column(name).null_count < rows.num_rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        going = [name for name in _FIRST_TO_GO.get(self._table, ()) if name in self._names]
+        going = self._going()
         steps = [(True, _BAR_CELLS, 0), (False, _BAR_CELLS, 0), (False, _BAR_CELLS // 2, 0)]
-        steps += [(False, _BAR_CELLS // 2, count) for count in range(1, len(going) + 1)]
+        steps += [(False, _BAR_CELLS // part, count) for count in range(1, len(going) + 1) for part in (2, 4)]
         for is_exact, bar_cells, gone in steps:
             names = [name for name in self._names if name not in going[:gone]]
             columns = self._columns(names, bar_cells, is_exact=is_exact)
@@ -158,10 +171,27 @@ class _Page:
         if left_out:
             yield Text(f"Too narrow for {left_out}; --json prints all columns.")
 
+    def _going(self) -> list[str]:
+        """Return the columns that a narrow terminal leaves out, in order: last those that distinguish shown rows."""
+        going = [name for name in _FIRST_TO_GO.get(self._table, ()) if name in self._names]
+        identity = [name for name in _IDENTITIES.get(self._table, ()) if name in self._names]
+        needed: list[str] = []
+        for name in [each for each in going if each in identity]:
+            rest = [each for each in identity if each != name]
+            if self._distinct(rest) < self._distinct(identity):
+                needed.append(name)
+            else:
+                identity = rest
+        return [*(name for name in going if name not in needed), *needed]
+
+    def _distinct(self, names: list[str]) -> int:
+        """Return the number of distinct rows if only the columns *names* are shown."""
+        return len({tuple(row.values()) for row in self._rows.select(names).to_pylist()})
+
     def _columns(self, names: list[str], bar_cells: int, *, is_exact: bool) -> list[tuple[str, list[str]]]:
         """Return the name and the cells of each column; the column of bars has an empty name."""
         rows = self._rows.to_pylist()
-        columns = [(name, [_show_value(name, row[name], is_exact=is_exact) for row in rows]) for name in names]
+        columns = [(name, _show_values(name, [row[name] for row in rows], is_exact=is_exact)) for name in names]
         bar = _BARS.get(self._table)
         if bar is not None:
             counts = [row[bar] for row in rows]
@@ -199,10 +229,15 @@ def _width(name: str, cells: list[str]) -> int:
     return max(cell_len(_title(name)), min(widest, _FLOWING_CELLS) if name in _FLOWING else widest)
 
 
-def _show_value(name: str, value: Any, *, is_exact: bool) -> str:  # any value of an Arrow column
+def _show_values(name: str, values: list[Any], *, is_exact: bool) -> list[str]:  # any values of an Arrow column
     if name.endswith(_US):
-        return _duration(value)
-    return _cell(value.replace(microsecond=0) if isinstance(value, datetime) and not is_exact else value)
+        return list(map(_duration, values))
+    times = [value for value in values if isinstance(value, datetime)]
+    if times and not is_exact:
+        are_minutes = not any(value.second or value.microsecond for value in times)
+        form = "%Y-%m-%d %H:%M" if are_minutes else "%Y-%m-%d %H:%M:%S"
+        return ["" if value is None else value.strftime(form) for value in values]
+    return list(map(_cell, values))
 
 
 def _drawn_spans(table: str, rows: ArrowTable, width: int) -> list[str]:

@@ -1,4 +1,7 @@
-"""Spark for one command: a session, a live line of Spark's progress on a terminal, and failures as one sentence.
+"""Spark for one command: a session, its progress, and failures as one sentence.
+
+Progress is a live line on a terminal. Elsewhere (cron, a service, a log file) it is a line for each kind of work, and
+one every ten seconds.
 
 Rule: the session ends with the command, unless it was active before.
 """
@@ -22,6 +25,9 @@ if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from whimbrel.pipeline.spark.progress import Stages
 
 __all__ = ["session", "watched"]
+
+_EVERY_S = 10.0
+"""Least time between two lines about the same work, in seconds."""
 
 
 @contextmanager
@@ -55,17 +61,34 @@ def _nothing() -> Iterator[None]:
 def watched(spark: SparkSession, title: str) -> Iterator[Callable[..., None]]:
     """Show one live line on a terminal: the current work, the tasks of Spark's stages, rows per second.
 
-    Yield a function to call with the name of the current work.
+    Yield a function to call with the name of the current work. Without a terminal, print what it is called with.
     """
     from whimbrel.pipeline.spark.progress import StageWatch
 
     console = Console(stderr=True)
     line = _Line(title)
     if not console.is_terminal:
-        yield line.doing
+        yield _Lines(console).doing
         return
     with Live(line, console=console, transient=True, refresh_per_second=4), StageWatch(spark, line.seen):
         yield line.doing
+
+
+class _Lines:
+    """Progress where there is no terminal: a line when the work changes, and otherwise one every ``_EVERY_S``."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._begun_s = console, time.monotonic()
+        self._work, self._told_s = "", self._begun_s
+
+    def doing(self, title: str, *_: object) -> None:
+        """Print the name of the current work, if it is new or the last line is long ago."""
+        now_s, work = time.monotonic(), title.rstrip("0123456789 %")
+        if work != self._work or now_s - self._told_s >= _EVERY_S:
+            self._work, self._told_s = work, now_s
+            self._console.print(
+                f"{now_s - self._begun_s:.0f} s: {title}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 class _Line:

@@ -7,6 +7,7 @@ Rule: no task reads the log; the node's state has everything that events need fr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,7 @@ def fold_shard(job: BatchJob, task: ShardTask) -> Iterator[WorkerOutput]:
     else:
         folded = _add_tallies(job, _fold_plain(job, task) if task.is_plain else _fold_sessions(job, task), sums)
     files, progress = job.files(task.span.node), Progress(job, f"{task.span.node}-{task.shard}")
+    begun_s = time.monotonic()
     for last, rows in pause_collection(folded):
         for table, batches in rows.items():
             yield from files.add(table, job.rows_within(table, batches))
@@ -71,6 +73,9 @@ def fold_shard(job: BatchJob, task: ShardTask) -> Iterator[WorkerOutput]:
         with EventWriter(Path(job.scratch)) as events:
             events.add(SUMS, sums)
         yield WorkerOutput("sums", task.span.node, None, 0, str(events.path).encode())
+    made = ("contacts", "meetings", "link_quality") if task.shard == NODE else ("deliveries", "latency")
+    table = next(name for name in made if name in job.tables)
+    yield WorkerOutput.of_time(task.span.node, table, time.monotonic() - begun_s)
 
 
 _Rows = Iterator[tuple[int, dict[str, Any]]]

@@ -43,7 +43,7 @@ class Made:
     replicas: dict[str, Any] = field(default_factory=dict)
     """Report on the replica plan: ``nodes``, ``slots_per_node``, and a ``note`` if some subjects have no slot."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds that each stage took."""
+    """Seconds that each table took; work for several tables counts for the first of them."""
     matchers: Uses = Uses()  # noqa: RUF009  # immutable
     """Number of matchers that were found as files of a machine, and that were packed."""
 
@@ -136,9 +136,22 @@ class _Stages:
         begun_s = time.monotonic()
         with watch_progress(self._job, numbers, lambda done: self._doing(f"{name} {done:.0%}")):
             found = self._tasks.run(partial(work, self._job), tasks)
-        self.made.seconds[name] = time.monotonic() - begun_s
+        self._book(name, time.monotonic() - begun_s, [made for made in found if made.kind == "time"])
         for made in found:
             if made.kind == "file" and made.table is not None:
                 path = Path(self._job.out, made.table, json.loads(made.told)["path"])
                 self.made.files[made.table].append(path)
-        return [made for made in found if made.kind != "file"]
+        return [made for made in found if made.kind not in {"file", "time"}]
+
+    def _book(self, stage: str, took_s: float, reports: Sequence[WorkerOutput]) -> None:
+        """Divide the time of a stage among tables as its tasks report it; without reports, the first table gets it."""
+        shares = {made.table: 0.0 for made in reports if made.table is not None}
+        for made in reports:
+            if made.table is not None:
+                shares[made.table] += float(made.told)
+        whole = sum(shares.values())
+        if not whole:
+            preferred = "matches" if stage in {"subscriptions", "matches"} else stage
+            shares, whole = {preferred if preferred in self._job.tables else self._job.tables[0]: 1.0}, 1.0
+        for table, share in shares.items():
+            self.made.seconds[table] = self.made.seconds.get(table, 0.0) + took_s * share / whole

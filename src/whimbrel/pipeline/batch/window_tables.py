@@ -8,6 +8,7 @@ Rule: windows are made range by range, so that memory is bounded, however many w
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -41,7 +42,7 @@ def make_windows(
 
     The arguments are the event files of the earlier stages.
     """
-    files, window_us = job.files(""), job.plan.window_us
+    files, window_us, watch = job.files(""), job.plan.window_us, _Stopwatch()
     latest: dict[str, tuple[int, int]] = {}
     if job.counts:
         intervals = chain.from_iterable(_each(path, NODE, "intervals") for path in subscriptions)
@@ -51,22 +52,38 @@ def make_windows(
             yield from files.add("popularity", job.rows_within("popularity", rows.combine_chunks().to_batches()))
             if "replicas" in job.tables:
                 latest.update(_latest(rows))
+        yield watch.lap("popularity" if "popularity" in job.tables else "replicas")
     if "latency" in job.tables:
         for tally in _by_range(folded, "tallies"):
             rows = measure(tally, window_us=window_us)
             yield from files.add("latency", job.rows_within("latency", rows.combine_chunks().to_batches()))
+        yield watch.lap("latency")
     if "meetings" in job.tables:
         met: dict[tuple[str, str], Meeting] = {}
         for told in chain.from_iterable(_each(path, SUMS, "meetings") for path in folded):
             for low, high, *sums in cbor2.loads(told.column("told")[0].as_py()):
                 met[low, high] = met.get((low, high), Meeting()).plus(Meeting(*sums))
         yield from files.add("meetings", meetings_table(met, TABLES["meetings"].schema).to_batches())
+        yield watch.lap("meetings")
     if "replicas" in job.tables:
         census = last_census(rows for path in matched for rows in _each(path, SUMS, "censuses"))
         rows, report = plan_copies(job, latest, census)
         yield from files.add("replicas", [rows])
         yield report
+        yield watch.lap("replicas")
     yield from files.end()
+
+
+class _Stopwatch:
+    """Measures how long each table took."""
+
+    def __init__(self) -> None:
+        self._begun_s = time.monotonic()
+
+    def lap(self, table: str) -> WorkerOutput:
+        """Return the report that *table* took the time since the last call."""
+        begun_s, self._begun_s = self._begun_s, time.monotonic()
+        return WorkerOutput.of_time("", table, self._begun_s - begun_s)
 
 
 # -- sums --------------------------------------------------------------------------------------------------------------

@@ -29,12 +29,18 @@ class WorkerOutput(NamedTuple):
 
     kind: str
     """``file``: a data file of a table; ``tallies``, ``meetings``: input of the windows; ``node``: report of a node;
-    ``window``: a file with changed rows of windows; ``windows``: report of the windows."""
+    ``window``: a file with changed rows of windows; ``windows``: report of the windows; ``time``: seconds that a task
+    took for a table."""
     node: str
     table: str | None
     rows: int
     told: bytes
     """Content, by kind: JSON of a file's commit action, Arrow of tallies, CBOR of a report, path of a window's file."""
+
+    @classmethod
+    def of_time(cls, node: str, table: str, seconds: float) -> WorkerOutput:
+        """Return the report that a task took *seconds* for *table*."""
+        return cls("time", node, table, 0, str(seconds).encode())
 
 
 @dataclass(slots=True)
