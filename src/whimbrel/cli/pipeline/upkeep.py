@@ -39,7 +39,7 @@ def compact(*, out: Out, tables: Tables = None, as_json: AsJson = False) -> None
 
 
 def vacuum(*, out: Out, tables: Tables = None, as_json: AsJson = False) -> None:
-    """Remove files that no version of the last day needs, and commits that are older than a table keeps them.
+    """Remove files that no version of the last six hours needs, and commits that are older.
 
     A stream does this by itself, and holds a lock: while it runs, this command is refused.
 

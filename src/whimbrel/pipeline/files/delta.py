@@ -84,12 +84,17 @@ LARGEST_BYTES = 16 << 20
 _TOGETHER = 8
 """Least number of small files that ``compact`` merges in a table of time windows."""
 _KEPT_HOURS = 24
-"""Hours for which replaced files are kept: longer than a reader of the table, or of its changes, takes."""
+"""Least age of a file that no commit names before it is removed, in hours: longer than a run takes."""
 _RETENTION, _INDEXED = "delta.logRetentionDuration", "delta.dataSkippingStatsColumns"
 _HISTORY_S = 6 * 3_600.0
 """Time for which commits are kept: a follower of a table may be away for so long. With a batch every two seconds, these
 are 10,800."""
-_SETTINGS = {_RETENTION: "interval 6 hours", "delta.checkpointInterval": "50"}
+_SETTINGS = {
+    _RETENTION: "interval 6 hours",
+    "delta.checkpointInterval": "50",
+    # A checkpoint lists the files that were removed within this time: of a busy stream, 43,200 in a day.
+    "delta.deletedFileRetentionDuration": "interval 6 hours",
+}
 _OLD_RETENTION = "interval 7 days"
 """The property of tables of an older Whimbrel."""
 _CHECKPOINT_EVERY = 50
@@ -139,7 +144,7 @@ def open_table(out: Path, table: str) -> DeltaTable:
         found.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
         found = DeltaTable(str(folder))
     if found.metadata().configuration.get(_RETENTION) == _OLD_RETENTION:
-        found.alter.set_table_properties({_RETENTION: _SETTINGS[_RETENTION]})
+        found.alter.set_table_properties(_SETTINGS)
         found = DeltaTable(str(folder))
     return found
 
@@ -388,12 +393,12 @@ class DeltaOutput:
         return int(found["num_deleted_rows"] or 0)
 
     def sweep(self) -> int:
-        """Remove files that no version of the last day needs, those of interrupted batches too; return their number."""
+        """Remove files that no version of the last six hours needs, and of dead batches; return their number."""
         return len(vacuum(self._delta))
 
 
 def vacuum(delta: DeltaTable) -> list[str]:
-    """Remove files that no version of the last day needs; return their names."""
+    """Remove files that no version of the last six hours needs; return their names."""
     gone: list[str] = delta.vacuum(
         retention_hours=_KEPT_HOURS, dry_run=False, enforce_retention_duration=False, full=True
     )

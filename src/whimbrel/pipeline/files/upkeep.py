@@ -45,7 +45,7 @@ def compact_tables(out: Path, tables: Sequence[str] = ()) -> list[TableUpkeep]:
 
 
 def vacuum_tables(out: Path, tables: Sequence[str] = ()) -> list[TableUpkeep]:
-    """Remove data files that no version of the last day needs, and commits that are older than a table keeps them."""
+    """Remove data files that no version of the last six hours needs, and commits and checkpoints that are older."""
     found = []
     with _tables(out, tables) as outputs:
         for output in outputs:

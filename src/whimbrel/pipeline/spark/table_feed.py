@@ -5,7 +5,7 @@ is the whole table. Each later batch has the rows that commits added, except com
 removal of old rows).
 
 Rule: each row is read once, also across a compaction and a restart. An offset in Spark's checkpoint gives the same rows
-again, as long as the table keeps its commits (a week) and its files (a day after they were replaced).
+again, as long as the table keeps its commits, and the files that they replaced (six hours).
 Rule: a commit that replaces rows, as a batch run does, ends the stream with an error. It is unknown which of its rows
 are new, and the stream would repeat rows. A commit of any operation that is not ours ends it, too.
 Rule: an offset has the id of its table. A table that was recreated in the same folder has other commits under the same

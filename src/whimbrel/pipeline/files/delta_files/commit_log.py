@@ -115,9 +115,9 @@ class CommitLog:
         entries = sorted(self._entries())
         cutoff_s = (time.time() if now_s is None else now_s) - older_than_s
         commits = [each for each in entries if each.is_commit]
-        first = next((each.version for each in commits if each.at_s > cutoff_s), None)
         newest = commits[-1].version if commits else 0
-        first = max(newest if first is None else first, newest - _MOST_COMMITS)
+        old = max((each.version for each in commits if each.at_s <= cutoff_s), default=-1)
+        first = min(newest, max(old + 1, newest - _MOST_COMMITS))
         checkpoints = [each.version for each in entries if not each.is_commit]
         if not checkpoints:
             return 0
