@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.waiting_windows import merge_window
 from whimbrel.pipeline.stream import windows as windows_module
 from whimbrel.pipeline.stream.state import blob_store
 from whimbrel.pipeline.stream.state.blob_store import BlobStore, MemoryBlobs
-from whimbrel.pipeline.stream.windows import Windows, merge_window
+from whimbrel.pipeline.stream.windows import Windows
 from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measure
 
 W, HORIZON_US = 10, 45

@@ -17,7 +17,8 @@ from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.files.delta_files.commit_log import CommitLog
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.commits import TableCommits
-from whimbrel.pipeline.stream.window_fold import WINDOWS, scratch_of
+from whimbrel.pipeline.stream.job import scratch_of
+from whimbrel.pipeline.stream.window_fold import WINDOWS
 from whimbrel.pipeline.unit.made import WorkerOutput
 
 TABLES_OF = ("popularity", "meetings", "matches")

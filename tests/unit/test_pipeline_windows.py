@@ -10,7 +10,8 @@ import pytest
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.stream.windows import Windows, merge_window, watermark
+from whimbrel.pipeline.files.waiting_windows import merge_window
+from whimbrel.pipeline.stream.windows import Windows, watermark
 from whimbrel.pipeline.tables.latency import TALLY
 
 W = 10

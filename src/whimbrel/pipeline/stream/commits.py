@@ -21,6 +21,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import put
 from whimbrel.log.reader import LogPlace
 from whimbrel.pipeline.files.delta import LARGEST_BYTES, DeltaOutput
+from whimbrel.pipeline.files.waiting_windows import WaitingWindows, merge_changes, read_changes
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.job import NodeReport, scratch_of
 from whimbrel.pipeline.stream.state.batch_record import (
@@ -31,7 +32,6 @@ from whimbrel.pipeline.stream.state.batch_record import (
     check_same_log,
     check_tables,
 )
-from whimbrel.pipeline.stream.waiting_windows import WaitingWindows, merge_changes, read_changes
 from whimbrel.pipeline.stream.window_fold import WindowsReport
 from whimbrel.pipeline.subscriptions.matcher_files import Uses
 from whimbrel.pipeline.unit.made import WorkerOutput

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import cbor2
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.store.interface import RowStore
@@ -36,7 +35,7 @@ from whimbrel.pipeline.tables.latency import TALLY, measure
 from whimbrel.pipeline.tables.popularity import INTERVAL, Wishes
 from whimbrel.pipeline.tables.replicas import silent, window_end
 
-__all__ = ["Late", "Windows", "merge_window", "watermark"]
+__all__ = ["Late", "Windows", "watermark"]
 
 _COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
 _MEETING, _CENSUS = "meeting", "census"
@@ -408,11 +407,3 @@ def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
     columns: list[Any] = list(zip(*intervals, strict=True)) or [()] * len(INTERVAL)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, INTERVAL, strict=True)]
     return pa.table(arrays, schema=INTERVAL)
-
-
-def merge_window(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
-    """Return the new *rows* of a window, and the rows of *before* for all other subjects."""
-    if before is None:
-        return rows
-    stays = pc.invert(pc.is_in(before.column("subject"), rows.column("subject").combine_chunks()))
-    return pa.concat_tables([before.filter(stays), rows.cast(before.schema)])

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.log.files import sync_file
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE, DeltaOutput, by_window
-from whimbrel.pipeline.stream.windows import merge_window
 
-__all__ = ["WaitingRows", "WaitingWindows", "merge_changes", "read_changes"]
+__all__ = ["WaitingRows", "WaitingWindows", "merge_changes", "merge_window", "read_changes"]
 
 _WHOLE_TABLES = frozenset(("replicas", "meetings"))
 _NAME = re.compile(r"waiting-([a-z_]+)-([0-9]{20})-([0-9]+)\.parquet")
@@ -96,3 +96,11 @@ def merge_changes(output: DeltaOutput, changes: Iterable[Any]) -> Mapping[int, A
     if output.table in _WHOLE_TABLES:
         return merged
     return {window: merge_window(output.window(window), new) for window, new in merged.items()}
+
+
+def merge_window(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
+    """Return the new *rows* of a window, and the rows of *before* for all other subjects."""
+    if before is None:
+        return rows
+    stays = pc.invert(pc.is_in(before.column("subject"), rows.column("subject").combine_chunks()))
+    return pa.concat_tables([before.filter(stays), rows.cast(before.schema)])
