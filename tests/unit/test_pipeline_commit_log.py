@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,17 @@ def test_a_batch_asks_for_two_names_however_long_the_history_is(
     output = DeltaOutput(tmp_path, "matches")
     output.add(0, matched("s"))
     listed: list[object] = []
+
+    def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*path: Any) -> Any:
+            listed.append(path)
+            return real(*path)
+
+        return work
+
     for name in ("scandir", "listdir"):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *path, real=real: listed.append(path) or real(*path))
-    monkeypatch.setattr(DeltaOutput, "_update", lambda _: listed.append("the library"))
+        monkeypatch.setattr(os, name, noting(getattr(os, name)))
+    monkeypatch.setattr(DeltaOutput, "_update", listed.append)
     for batch in range(1, 20):
         assert output.last_batch() == batch - 1
         output.add(batch, matched("s"))

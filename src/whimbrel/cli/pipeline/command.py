@@ -52,6 +52,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_OF_WHOLE_LOGS = ("meetings", "replicas", "dead_letters")
+"""Tables that a run for an interval leaves as they are, unless they are named: they are about a whole log."""
+
 Log = Annotated[
     Path, typer.Option("--log", metavar="DIR", parser=read_log, help="The directory of the log, or a broker's --data.")
 ]
@@ -154,7 +157,9 @@ def run(
     resulting tables with: whimbrel pipeline show.
 
     With --since and --until only rows of that time are written, and replace the tables' rows of that time: a backfill.
-    Earlier facts are taken into account, so that the rows equal those of a run over the whole log.
+    Earlier facts are taken into account, so that the rows equal those of a run over the whole log; they are read from
+    the nearest checkpoint on, which an export has for each day. Tables about a whole log are left as they are: contacts,
+    meetings, replicas and dead_letters; --tables may name them, and then all of the log is read.
 
     With --continuous the tables follow a log that a broker writes, until the command is stopped (Ctrl-C or SIGTERM),
     and continue from there when it is started again. With --json each batch is a line.
@@ -186,7 +191,7 @@ def run(
     )
     if metrics_host is not None and metrics_port < 0:
         raise InvalidValueError("--metrics-host", metrics_host, "with a port", "--metrics-host needs --metrics-port")
-    wanted = _tables(tables)
+    wanted = _tables(tables, is_interval=since is not None or until is not None)
     plan = {
         "window_us": duration("--window", window),
         "nodes": nodes or 100,
@@ -339,7 +344,10 @@ def _refuse_strays(
             raise InvalidValueError(option, value, f"with {allowed}", f"{option} needs {allowed}")
 
 
-def _tables(text: str | None) -> list[str]:
+def _tables(text: str | None, *, is_interval: bool) -> list[str]:
+    if text is None and is_interval:
+        typer.echo(f"note: contacts and {', '.join(_OF_WHOLE_LOGS)} stay as they are; name them with --tables", err=True)
+        return [name for name in TABLES_MADE if name not in {"contacts", *_OF_WHOLE_LOGS}]
     if text is None:
         return list(TABLES_MADE)
     wanted = [name.strip() for name in text.split(",")]

@@ -18,7 +18,7 @@ from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience
-from whimbrel.pipeline.fold.start_state import StartState, seen_start_state
+from whimbrel.pipeline.fold.start_state import StartState, seen_start_state, state_at
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.unit.made import FILE_BYTES, TableFiles
 
@@ -44,6 +44,8 @@ class NodeSpan(NamedTuple):
     last: int
     missing: tuple[Missing, ...] = ()
     """Ranges of seqs that the node's log lacked when the driver looked."""
+    is_resumed: bool = False
+    """Whether the state before the first seq is that of a checkpoint in a log that has all facts (``resuming``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,9 @@ class BatchJob:
 
     def start_state(self, span: NodeSpan) -> StartState | None:
         """Return the state at which a cut log starts, else None; raise ``CutLogError`` if it starts elsewhere now."""
+        if span.is_resumed:
+            log, wanted = Path(self.log), span.first - 1
+            return self.patience.wait_for(lambda: state_at(log, span.node, wanted))
         begun = seen_start_state(Path(self.log), span.node, span.missing, last=span.last, patience=self.patience)
         if span.first != (0 if begun is None else begun.seq + 1):
             raise CutLogError(span.node)

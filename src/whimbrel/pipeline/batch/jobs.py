@@ -1,7 +1,8 @@
 """Jobs: run a batch that makes tables from a log; the work is in ``stages``.
 
 Rule: a table is replaced atomically: workers write its files, and one commit replaces the old ones.
-Rule: with an interval only its rows are replaced, in one commit per table (``intervals``).
+Rule: with an interval only its rows are replaced, in one commit per table (``intervals``), and only the facts that they
+depend on are read, if there is a checkpoint (``resuming``).
 Rule: tables are committed once all of them are made; a run that fails changes no table.
 """
 
@@ -23,6 +24,7 @@ from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.job import BatchJob, NodeSpan
+from whimbrel.pipeline.batch.resuming import narrow_span
 from whimbrel.pipeline.batch.stages import make_files
 from whimbrel.pipeline.batch.tasks import OnSpark
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
@@ -75,7 +77,9 @@ def run(
     for name in wanted:
         open_table(out, name)
     with _job(log, out, wanted, plan or Plan(), interval) as job:
-        made = make_files(OnSpark(spark), job, _spans(log), doing=on_progress or (lambda _: None))
+        window_us = job.plan.window_us
+        spans = [narrow_span(log, span, interval, tables=wanted, window_us=window_us) for span in _spans(log)]
+        made = make_files(OnSpark(spark), job, spans, doing=on_progress or (lambda _: None))
         told: dict[str, dict[str, object]] = {}
         for name in wanted:
             begun_s = time.monotonic()

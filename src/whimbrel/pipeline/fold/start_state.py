@@ -52,10 +52,12 @@ __all__ = [
     "STATE_FORMAT",
     "StartState",
     "begin_of",
+    "checkpoint_before",
     "first_taken",
     "left_out",
     "seen_start_state",
     "start_state",
+    "state_at",
 ]
 
 STATE_FORMAT = 4
@@ -158,6 +160,33 @@ def _start_state(directory: Path, node: str) -> StartState | None:
         return None
     with opened(path, node, first - 1) as reader:
         return _restore(node, reader.header.seq, reader.header.state_at, reader.rows(), path)
+
+
+def checkpoint_before(directory: Path, node: str, time_us: int) -> int | None:
+    """Return the seq of the newest valid checkpoint whose state is older than *time_us*; None if there is none."""
+    for seq, path in reversed(layout.checkpoints(directory, node)):
+        try:
+            with opened(path, node, seq) as reader:
+                if reader.header.state_at >= time_us:
+                    continue
+            checked(path, node, seq)
+        except (CorruptLogError, FileNotFoundError):
+            continue
+        return seq
+    return None
+
+
+def state_at(directory: Path, node: str, seq: int) -> StartState:
+    """Return the state of the checkpoint of *node* at *seq*."""
+
+    def find() -> StartState:
+        path = next((path for each, path in layout.checkpoints(directory, node) if each == seq), None)
+        if path is None:
+            raise UnseenNumbersError(directory, node, seq, seq)
+        with opened(path, node, seq) as reader:
+            return _restore(node, seq, reader.header.state_at, reader.rows(), path)
+
+    return read_undisturbed(find)
 
 
 def left_out(directory: Path, node: str) -> list[Missing]:
