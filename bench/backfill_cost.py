@@ -77,7 +77,7 @@ def _cost(log: Path, out: Path, tables: Sequence[str], interval: Interval | None
 
     best_s, rows = float("inf"), 0
     for attempt in range(3):
-        folder = f"run-{attempt}"
+        folder = f"run-{len(tables)}-{attempt}"
         job = BatchJob(
             log=str(log),
             out=str(out),

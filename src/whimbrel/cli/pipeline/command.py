@@ -158,8 +158,8 @@ def run(
 
     With --since and --until only rows of that time are written, and replace the tables' rows of that time: a backfill.
     Earlier facts are taken into account, so that the rows equal those of a run over the whole log; they are read from
-    the nearest checkpoint on, which an export has for each day. Tables about a whole log are left as they are: contacts,
-    meetings, replicas and dead_letters; --tables may name them, and then all of the log is read.
+    the nearest checkpoint on, which an export has for each day. Tables about a whole log are left as they are:
+    contacts, meetings, replicas and dead_letters; --tables may name them, and then all of the log is read.
 
     With --continuous the tables follow a log that a broker writes, until the command is stopped (Ctrl-C or SIGTERM),
     and continue from there when it is started again. With --json each batch is a line.
@@ -346,7 +346,9 @@ def _refuse_strays(
 
 def _tables(text: str | None, *, is_interval: bool) -> list[str]:
     if text is None and is_interval:
-        typer.echo(f"note: contacts and {', '.join(_OF_WHOLE_LOGS)} stay as they are; name them with --tables", err=True)
+        typer.echo(
+            f"note: contacts and {', '.join(_OF_WHOLE_LOGS)} stay as they are; name them with --tables", err=True
+        )
         return [name for name in TABLES_MADE if name not in {"contacts", *_OF_WHOLE_LOGS}]
     if text is None:
         return list(TABLES_MADE)
