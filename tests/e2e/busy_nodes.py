@@ -8,6 +8,7 @@ from whimbrel.pipeline.stream.job import Job
 
 if __name__ == "__main__":
     defaults = Job.__init__.__kwdefaults__
+    assert defaults is not None
     assert "group_facts" in defaults
     defaults["group_facts"] = 10
     assert batches._BUSY

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from whimbrel.log.columns import to_arrow
 from whimbrel.pipeline.fold.events import Seen
-from whimbrel.pipeline.stream.groups.assignment import OlderLinksError, assign
+from whimbrel.pipeline.stream.groups.assignment import Name, OlderLinksError, assign
 from whimbrel.pipeline.stream.groups.directory import GONE, Directory, DirectoryChanges, Kind, no_places
-from whimbrel.pipeline.stream.groups.group_rows import join_rows
+from whimbrel.pipeline.stream.groups.group_rows import Rows, join_rows
 from whimbrel.pipeline.subscriptions.versions import CHANGED
 
 SESSIONS, DEVICES = [f"s{number}" for number in range(5)], [f"d{number}" for number in range(5)]
@@ -54,7 +54,9 @@ def test_a_directory_that_is_read_again_is_the_same(seed: int) -> None:
         gone = {
             (Kind.SESSION, name): GONE for name in SESSIONS if name in directory.groups[0] and random.random() < 0.2
         }
-        groups = {(Kind.SESSION, name): random.randrange(OF) for name in SESSIONS if random.random() < 0.4} | gone
+        groups: dict[Name, int] = {
+            (Kind.SESSION, name): random.randrange(OF) for name in SESSIONS if random.random() < 0.4
+        } | gone
         known = [name for name in SESSIONS if (Kind.SESSION, name) not in gone]
         pairs = [(session, device) for session in known for device in DEVICES if random.random() < 0.2]
         changes = DirectoryChanges(
@@ -109,8 +111,8 @@ def test_what_two_groups_know_of_one_notification_is_joined() -> None:
     """A policy's result for a device of one group is not lost when the group's sessions move to another."""
     known = [b"hash", 5, "a/b", None]
     content = [b"attributes", 3, None, None]
-    one = {("notification", 7): cbor2.dumps([*known, content, {"d1": b"x"}])}
-    other = {("notification", 7): cbor2.dumps([*known, content, {"d2": b"y"}, {"d2": "differs"}])}
+    one: Rows = {("notification", 7): cbor2.dumps([*known, content, {"d1": b"x"}])}
+    other: Rows = {("notification", 7): cbor2.dumps([*known, content, {"d2": b"y"}, {"d2": "differs"}])}
     both = cbor2.loads(join_rows([one, other])["notification", 7])
     assert both == [*known, content, {"d1": b"x", "d2": b"y"}, {"d2": "differs"}]
     one = {("copy", 7): cbor2.dumps([["d1"], {"d1": 1}, 1, None])}

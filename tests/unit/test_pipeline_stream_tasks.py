@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from whimbrel.pipeline.stream.groups.preparing import NodeInGroups
 from whimbrel.pipeline.stream.job import Span
 from whimbrel.pipeline.stream.tasks import NodeTask, divide
 
@@ -12,7 +15,7 @@ def _tasks(*facts: int) -> list[NodeTask]:
     return [NodeTask(f"n{number}", Span(1, count, len(facts)), None) for number, count in enumerate(facts)]
 
 
-def _loads(divided: list[list[NodeTask]]) -> list[int]:
+def _loads(divided: Sequence[Sequence[NodeTask | NodeInGroups]]) -> list[int]:
     return [sum(task.span.last for task in own) for own in divided]
 
 

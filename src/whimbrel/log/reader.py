@@ -125,7 +125,7 @@ class LogReader:
         self._begin_at(max((each for each in places if each.seq <= first), key=lambda each: each.seq, default=None))
 
     def _begin_at(self, place: LogPlace | None) -> None:
-        """Begin at a known place, if that record is still there."""
+        """Begin at a known place, if that record still exists."""
         path = None if place is None else dict(layout.segments(self._directory, self.node)).get(place.segment)
         if place is None or path is None:
             return

@@ -146,7 +146,7 @@ class _Days:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a task has of a node's subscriptions, in memory."""
+    """A node's matcher, shards and tracks, in memory."""
 
     found: PackedVersions
     shards: Shards

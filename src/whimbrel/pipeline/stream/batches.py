@@ -36,7 +36,7 @@ __all__ = ["Batches", "Workers"]
 _SWEEP_EVERY = 512
 """Batches after which objects of failed tasks are looked for."""
 _BUSY = 1.25
-"""A node is busy if it has so many times each core's share of a batch's facts, and ``group_facts`` at least."""
+"""Least ratio of a busy node's facts in a batch to each core's share of all facts; ``group_facts`` is another bound."""
 _MOST_GROUPS = 64
 
 
@@ -154,6 +154,6 @@ def _facts(task: NodeTask | NodeInGroups) -> int:
 def _groups(cores: int) -> int:
     """Return the number of groups of a busy node: at least one per core, and a power of two, so that it changes rarely.
 
-    A publication costs once more in each group that it matches, so there are no more than that.
+    A publication is folded separately in each group that it matches, so more groups would cost more.
     """
     return min(_MOST_GROUPS, 1 << (cores - 1).bit_length())

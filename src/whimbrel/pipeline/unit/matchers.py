@@ -33,16 +33,16 @@ class InForceRows(Protocol):
     """The subscriptions in force of a node."""
 
     def rows(self) -> Any:  # a pyarrow.Table
-        """Return all of them as rows of ``interests`` (change: added), with the columns ``CHANGED``."""
+        """Return all subscriptions as rows of ``interests`` (change: added), with the columns ``CHANGED``."""
 
     def rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
-        """Return those of *sessions*, in the form of ``rows``."""
+        """Return the subscriptions of *sessions*, in the form of ``rows``."""
 
     def seqs(self) -> Any:  # a numpy array
-        """Return their seqs: those of the rows of ``interests`` that made them."""
+        """Return the seqs of all subscriptions: those of the rows of ``interests`` that made them."""
 
     def sessions_of(self, seqs: Any) -> list[str]:  # a numpy array
-        """Return the sessions of those with these *seqs*."""
+        """Return the sessions of the subscriptions with these *seqs*."""
 
 
 class Subscribed(Protocol):

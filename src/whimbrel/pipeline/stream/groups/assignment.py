@@ -5,7 +5,7 @@ others (``fold.components``). A name keeps its group from batch to batch. When a
 those of one side move, with all to which they are linked.
 
 Rule: names that are new, and linked with none that is known, go to the group with the fewest names.
-Rule: whatever has rows in the state of a group is in the directory; so a name that is not there has none.
+Rule: the directory has the names of everything that has rows in the state of a group.
 """
 
 from __future__ import annotations

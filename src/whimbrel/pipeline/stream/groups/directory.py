@@ -3,7 +3,7 @@
 That is the subscriptions in force, the group of each session and device, the places of devices, and the members of
 sessions. A task reads it, makes the changes of a batch, and writes these as an object (``state.objects``).
 
-Rule: a change costs what it changes; once the changes have more bytes than the rest, everything is written anew.
+Rule: only changes are written, until they have more bytes than the rest; then everything is written again.
 Rule: everything is kept in columns, so that a task that moved has the directory of 100,000 sessions at once.
 """
 
@@ -41,7 +41,7 @@ GONE = -1
 
 
 class Kind(IntEnum):
-    """What a name in the directory is a name of."""
+    """Kind of a name in the directory."""
 
     SESSION = 0
     DEVICE = 1
@@ -74,19 +74,19 @@ class ColumnsInForce:
         self._table = table.combine_chunks()
 
     def rows(self) -> Arrow:
-        """Return all of them."""
+        """Return all subscriptions."""
         return self._table
 
     def rows_of(self, sessions: Iterable[str]) -> Arrow:
-        """Return those of *sessions*."""
+        """Return the subscriptions of *sessions*."""
         return self._table.filter(pc.is_in(self._table.column("session"), pa.array([*sessions], pa.string())))
 
     def seqs(self) -> Any:
-        """Return the seqs of all of them, in ascending order."""
+        """Return the seqs of all subscriptions, in ascending order."""
         return self._table.column("seq").to_numpy()
 
     def sessions_of(self, seqs: Any) -> list[str]:
-        """Return the sessions of those with these *seqs*, which must be in force."""
+        """Return the sessions of the subscriptions with these *seqs*, which must be in force."""
         found: list[str] = self._table.column("session").take(pa.array(np.searchsorted(self.seqs(), seqs))).to_pylist()
         return found
 

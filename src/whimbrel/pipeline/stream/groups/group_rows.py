@@ -1,7 +1,7 @@
 """The rows of groups: divide the state of a node, or of a group, among groups, and join what several groups have.
 
 Rule: a row of the node itself is in every group; a notification and its copies are in all groups that hold it.
-Rule: a row that several groups have differs in what it says of devices, each of which is in one of these groups only.
+Rule: copies of a row in several groups differ only in their values per device, and each device is in one group.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ def join_rows(parts: Iterable[Rows]) -> Rows:
     for rows in parts:
         for key, row in rows.items():
             before = found.get(key)
-            found[key] = row if before is None or before == row else _joined(key, before, row)
+            found[key] = row if before is None or before == row else _join(key, before, row)
     return found
 
 
-def _joined(key: Key, one: bytes, other: bytes) -> bytes:
-    """Return what two groups know of one thing."""
+def _join(key: Key, one: bytes, other: bytes) -> bytes:
+    """Return the row for *key* that combines the rows of two groups."""
     kind = key[0]
     if kind == "notification":
         kept, more = (Described.restored(int(str(key[1])), row) for row in (one, other))

@@ -1,4 +1,4 @@
-"""The first step of a node in groups: read what changes the directory, and leave what the next steps need of the node.
+"""The first step of a node in groups: read the changes of its directory, and leave the files that the next steps need.
 
 The task reads the small tables of the span and the reports, not the publications and receipts. It assigns new sessions
 and devices to groups, packs the matcher, and writes the directory. In the node's first batch in groups, it divides the
@@ -47,7 +47,7 @@ class NodeInGroups(NamedTuple):
     of: int
     """Number of groups."""
     record: NodeRecord | None
-    """What the last batch recorded of the node; None for a new one."""
+    """The node's record after the last batch; None for a new node."""
 
 
 class Prepared(NamedTuple):
@@ -56,7 +56,7 @@ class Prepared(NamedTuple):
     first: int
     """First seq that is folded."""
     known: bytes
-    """What the next steps need of the subscriptions: the content of ``NodeSubscriptions.output``."""
+    """The node's subscriptions, for the next steps: the content of ``NodeSubscriptions.output``."""
     directory: str
     """Name of the object with the directory."""
     groups: dict[int, str]
@@ -76,7 +76,7 @@ class Prepared(NamedTuple):
 
     @property
     def subscriptions(self) -> NodeSubscriptions:
-        """What the next steps need of the subscriptions."""
+        """The node's subscriptions, for the next steps."""
         return NodeSubscriptions.from_told(self.known)
 
 

@@ -1,4 +1,4 @@
-"""What a span of a node's log changes in the node's directory: subscriptions, sessions, memberships and places."""
+"""Span changes: changes of a node's subscriptions, sessions, memberships and places in a span of its log."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class SpanTables:
     def changes(self, directory: Directory, made: Assignment, seen: Seen) -> DirectoryChanges:
         """Return the changes of *directory*, which has the state before the span."""
         put, ended = self._subscriptions(directory)
-        gone = self._gone()
+        gone = self._find_deleted()
         places = self._placed
         groups = dict(made.groups) | dict.fromkeys(((Kind.SESSION, session) for session in gone), GONE)
         return DirectoryChanges(put, ended, groups, self.links(), self._members(), places, seen)
@@ -148,7 +148,7 @@ class SpanTables:
         rows = self.sessions.filter(pc.equal(self.sessions.column("change"), SessionChange.DELETED.value))
         return dict(zip(rows.column("session").to_pylist(), rows.column("seq").to_pylist(), strict=True))
 
-    def _gone(self) -> list[str]:
+    def _find_deleted(self) -> list[str]:
         """Return the sessions that do not exist at the end of the span."""
         deleted = self._deletions()
         for rows in (self.changed, self.sessions, self.presence) if deleted else ():

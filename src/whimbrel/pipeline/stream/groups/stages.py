@@ -144,7 +144,7 @@ class _Steps:
         return self.span.last - self.span.first + 1
 
     def hear(self, made: WorkerOutput) -> bool:
-        """Take the report of a task; return False if the output is no report, and is to be passed on."""
+        """Take the report of a task; return False for any other output, which is to be passed on."""
         if made.kind == "prepared":
             self._prepared = Prepared(*cbor2.loads(made.told))
         elif made.kind == "events":
@@ -157,7 +157,7 @@ class _Steps:
         return True
 
     def pass_on(self, outputs: Iterable[WorkerOutput]) -> Iterator[WorkerOutput]:
-        """Yield those of *outputs* that are no reports."""
+        """Take the reports among *outputs*, and yield the rest."""
         return (made for made in outputs if not self.hear(made))
 
     def slices(self, most: int) -> list[Slice]:
@@ -187,13 +187,13 @@ class _Steps:
         node, last = self._node.node, self.span.last
         tasks = [GroupTask(node, NODE, prepared.reports, events, last, last_at, self._slices[-1].digest)]
         for group in range(self._node.of):
-            state, before = prepared.groups.get(group), self._recorded(group)
+            state, before = prepared.groups.get(group), self._group_before(group)
             is_due = ends_at is not None and before.due_at is not None and before.due_at <= ends_at
             if self.rows_of(group) or is_due or state != before.state:
                 tasks.append(GroupTask(node, group, state, events, last, last_at))
         return tasks
 
-    def _recorded(self, group: int) -> GroupRecord:
+    def _group_before(self, group: int) -> GroupRecord:
         record = self._node.record
         return record.groups[group] if record is not None and group < len(record.groups) else GroupRecord()
 
@@ -201,7 +201,7 @@ class _Steps:
         """Return the report of the node, once all of its tasks are done."""
         prepared, reports = self._after_preparing(), self._folded.pop(NODE)
         groups = [
-            self._folded[group].record if group in self._folded else self._recorded(group)
+            self._folded[group].record if group in self._folded else self._group_before(group)
             for group in range(self._node.of)
         ]
         parts = [*groups, reports.record]
