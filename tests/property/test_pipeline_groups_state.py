@@ -51,12 +51,13 @@ def test_a_directory_that_is_read_again_is_the_same(seed: int) -> None:
         seq += len(put) + 1
         ended = [each for each in sorted(in_force) if random.random() < 0.2]
         in_force = in_force - set(ended) | set(put)
-        gone = {
+        gone: dict[Name, int] = {
             (Kind.SESSION, name): GONE for name in SESSIONS if name in directory.groups[0] and random.random() < 0.2
         }
         groups: dict[Name, int] = {
             (Kind.SESSION, name): random.randrange(OF) for name in SESSIONS if random.random() < 0.4
-        } | gone
+        }
+        groups |= gone
         known = [name for name in SESSIONS if (Kind.SESSION, name) not in gone]
         pairs = [(session, device) for session in known for device in DEVICES if random.random() < 0.2]
         changes = DirectoryChanges(
