@@ -77,7 +77,7 @@ def test_groups_make_the_rows_of_the_whole_node(tmp_path: Path, seed: int, *, ha
     counts = set()
     for end in _ends(random, logs):
         grouped.job = replace(grouped.job, group_facts=random.choice([1, 20, 60, WHOLE]))
-        grouped.workers.cores = random.choice([2, 3, 8])
+        grouped.workers.cores = random.choice([2, 3, 3, 8])
         whole.take(end)
         grouped.take(end)
         if random.random() < 0.4:

@@ -12,5 +12,6 @@ if __name__ == "__main__":
     assert "group_facts" in defaults
     defaults["group_facts"] = 10
     assert batches._BUSY
-    batches._BUSY = 0.0
+    assert batches._LEAST_CORES
+    batches._BUSY, batches._LEAST_CORES = 0.0, 1
     main()

@@ -37,6 +37,8 @@ _SWEEP_EVERY = 512
 """Batches after which objects of failed tasks are looked for."""
 _BUSY = 1.25
 """Least ratio of a busy node's facts in a batch to each core's share of all facts; ``group_facts`` is another bound."""
+_LEAST_CORES = 3
+"""Least number of cores on which a busy node is folded in groups: with two, the steps cost most of the gain."""
 _MOST_GROUPS = 64
 
 
@@ -120,7 +122,7 @@ class Batches:
             missing = tuple(left_out(self._log, node)) if first == NOTHING_APPLIED + 1 else ()
             span, own = Span(first, last, nodes, now, missing), known.get(node)
             of = 0 if own is None else len(own.groups)
-            if cores > 1 and last - first + 1 >= least:
+            if cores >= _LEAST_CORES and last - first + 1 >= least:
                 of = max(of, _groups(cores))
             if of:
                 found.append(NodeInGroups(node, span, of, own))
