@@ -341,7 +341,13 @@ class Broker:
             packets = machine.receive(data)  # bytes behind a CONNECT are decoded only after it is answered
         if len(link.held) != link.incoming_bytes or link.meter is not None or machine.alias_bytes:
             self._back_pressure.count_incoming(link)
-        if not link.is_busy:
+        if link.is_busy:
+            return
+        client = link.client
+        if len(packets) == 1 and type(packet := packets[0]) is Publish and client is not None:  # without the loop
+            self._publishing.handle(link, client, (packet,), now)
+            self._end_handling(link, now)
+        else:
             self._handle_all(link, packets, now)
 
     def go_on(self, now: int) -> None:
@@ -367,7 +373,6 @@ class Broker:
 
         They are handled in a later turn of the event loop.
         """
-        machine = link.machine
         at, count, left = 0, len(packets), _MAX_PACKETS
         while at < count and link.closing is None:
             packet = packets[at]
@@ -403,6 +408,11 @@ class Broker:
                     link.behind += packets[at:]
                     break
             left -= at - begin
+        self._end_handling(link, now)
+
+    def _end_handling(self, link: Link, now: int) -> None:
+        """Count the packets that wait, close a connection that failed, and send the deliveries that are ready."""
+        machine = link.machine
         if link.behind or link.stalled is not None:
             self._back_pressure.count_incoming(link)
         if link.parked is not None and machine.held_bytes > self._most_held:

@@ -30,6 +30,8 @@ _PACKET_BYTES = 96
 """Cost of decoding and handling one packet, in bytes that take as long to decode."""
 _new = tuple.__new__  # the shortest PUBACK is as frequent as PUBLISH, and is decoded here directly
 _SUCCESS = ReasonCode.SUCCESS
+_SHORT = 129
+"""Longest packet whose length is written in one byte."""
 _PUBACK, _PUBACK_BYTES = 0x4002, 4
 """First two bytes of the shortest PUBACK, and its length."""
 
@@ -97,6 +99,20 @@ class Decoder:
                 return []
             data = b"".join((held, data))
             held.clear()
+        size, version = len(data), self.version
+        if (
+            1 < size <= _SHORT
+            and data[1] == size - 2
+            and data[0] & 0xF0 == PUBLISH_FIRST_BYTE
+            and version is not None
+            and size <= self._max_packet_bytes
+        ):  # as ``_read`` does it, without its loop
+            self.has_more = False
+            try:
+                return [publish_at(data, data[0], 2, size, version)]
+            except ProtocolError as error:
+                self.failure = error.with_traceback(None)
+                return []
         packets: list[Packet] = []
         try:
             at = self._read(data, packets)

@@ -141,11 +141,11 @@ class DeliveryPlan:
                 continue
             if link.is_plain and link.machine.version != V5:
                 if not old:
-                    old = b"".join([self._head(V311, len(each), 0) + each for each in payloads])
+                    old = self._packets(V311, payloads)
                 data = old
             elif link.is_plain and not identifiers:
                 if not new:
-                    new = b"".join([self._head(V5, len(each), 0) + each for each in payloads])
+                    new = self._packets(V5, payloads)
                 data = new
             else:
                 for each in payloads:
@@ -163,6 +163,13 @@ class DeliveryPlan:
             if not absent
             else {each.client.id for each in self._recipients if each.client.link is not None}
         )
+
+    def _packets(self, version: int, payloads: Sequence[bytes]) -> bytes:
+        """Return the PUBLISH packets of QoS 0 with *payloads*."""
+        if len(payloads) == 1:
+            (payload,) = payloads
+            return self._head(version, len(payload), 0) + payload
+        return b"".join([self._head(version, len(each), 0) + each for each in payloads])
 
     def _head(self, version: int, length: int, qos: int) -> bytes:
         """Return the bytes of a PUBLISH before its packet identifier, or at QoS 0 before its body.

@@ -20,7 +20,7 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
-from whimbrel.log.compact import publication_bodies
+from whimbrel.log.compact import publication_bodies, publication_body
 from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES
@@ -152,19 +152,25 @@ class PublicationRuns:
             others = self._plans.others(handles)
             if others is None:
                 return at
-        end = at + 1 if rest or handles else self._end_of_run(given, at, _MAX_UNCONFIRMED)
+        end = at + 1
+        if end < len(packets) and not (rest or handles):
+            end = self._end_of_run(given, at, _MAX_UNCONFIRMED)
         if not (self._admission.logs_unwanted or handles or plan or rest):
             self._sender.counters.unwanted += end - at
             return end
         if self._state.volatile.ready:
             self._pump_ready(now)
-        payloads = [each[1] for each in packets[at:end]]
-        seq = commits.seq
-        records = publication_bodies(seq, now, (client.id_bytes, plan.subject), payloads, qos=0)
-        commits.append_bodies(records, now)
-        received = plan.send(payloads, self._sender, others)
+        seq, payload = commits.seq, packets[at].payload
+        if end - at > 1:
+            payloads = [each[1] for each in packets[at:end]]
+            commits.append_bodies(publication_bodies(seq, now, (client.id_bytes, plan.subject), payloads, qos=0), now)
+            plan.send(payloads, self._sender, others)
+            return end
+        record = publication_body(seq, now, client.id_bytes, plan.subject, payload)
+        commits.append_body(record, now)
+        received = plan.send((payload,), self._sender, others)
         if rest:
-            (payload,), (record,), topic = payloads, records, packets[at].topic
+            topic = packets[at].topic
             message = KeptNotification(seq, client.id, topic, payload, qos=0, record=record, published_at=now)
             self._state.perform(self._state.node.publish(message, rest, received=received), now)
         return end
@@ -183,7 +189,9 @@ class PublicationRuns:
         must_sync = plan.must_sync()
         if (must_sync or plan.rest) and self._admission.waiting_refusal(plan.found) is not None:
             return at
-        end = self._end_of_run(given, at, min(room, max(1, _MAX_DELIVERIES // receivers)))
+        end = at + 1
+        if end < len(packets):
+            end = self._end_of_run(given, at, min(room, max(1, _MAX_DELIVERIES // receivers)))
         run = packets[at:end]
         commits, publisher = self._commits, client.id
         first, bodies = commits.seq, [each[1] for each in run]

@@ -311,9 +311,10 @@ class SocketScheduler:
                 if stream.is_lost and link.closing is not None:
                     stream.finish()
                 continue
-            if link.out:
-                data = link.out[0] if len(link.out) == 1 else b"".join(link.out)
-                link.out.clear()
+            out = link.out
+            if out:
+                data = out[0] if len(out) == 1 else b"".join(out)
+                out.clear()
                 sent += len(data)
                 written.add(stream)
                 stream.write(data)
