@@ -82,17 +82,19 @@ class _Twins:
         )
 
     def publish(self) -> None:
-        """Publish to all: one hold decides everything, the other what is left to it."""
+        """Publish a run to all: one hold decides everything, the other what is left to it."""
         self._next()
-        kept = _Kept(self.seq, self.now)
+        run = [_Kept(self.seq + more, self.now) for more in range(self.rng.randint(1, 3))]
+        self.seq = run[-1].seq
         matches = [(private_session(device), (IDENTITY,)) for device in DEVICES]
-        self.plain.published(kept, matches)
+        for kept in run:
+            self.plain.published(kept, matches)
         targets = [self.direct.find_target(*match) for match in matches]
-        left = [matches[at] for at in self.direct.begin_flights(kept, targets)]
-        if left:
+        left = [matches[at] for at in self.direct.begin_flights(run, targets)]
+        for kept in run if left else ():
             self.direct.published(kept, left)
         for device in set(DEVICES) - self.away:
-            self.sent[device].append(self.seq)
+            self.sent[device] += [kept.seq for kept in run]
 
     def confirm(self, device: str) -> None:
         """Confirm some of what a device was sent."""

@@ -67,7 +67,10 @@ class _Split(NamedTuple):
     in_hold: list[Recipient]
     targets: list[FlightTarget]
     """The targets of ``in_hold``, in its order."""
-    beside: list[Recipient]
+    confirmed: list[Recipient]
+    """Those whose copies of QoS 1 or 2 are in their client's queue alone."""
+    unconfirmed: list[Recipient]
+    """Those that get it at QoS 0."""
 
 
 class DeliveryPlan:
@@ -195,7 +198,7 @@ class DeliveryPlan:
         for start in range(0, len(self._recipients), PIECE):
             if start:
                 yield
-            held += self._deliver(self._split(message.qos, start, start + PIECE), message, sender, now, received)
+            held += self._deliver(self._split(message.qos, start, start + PIECE), [message], sender, now, received)
         return self._with_rest(held), received
 
     def deliver(self, message: KeptNotification, sender: Sender, now: int) -> tuple[Found, list[str]]:
@@ -204,17 +207,17 @@ class DeliveryPlan:
         Return the recipients left to the hold, and the devices that the hold must count as having the message.
         """
         received: list[str] = []
-        held = self._deliver(self._split(message.qos, 0, len(self._recipients)), message, sender, now, received)
+        held = self._deliver(self._split(message.qos, 0, len(self._recipients)), [message], sender, now, received)
         return self._with_rest(held), received
 
     def pass_on(self, messages: Sequence[KeptNotification], sender: Sender, now: int) -> None:
         """Deliver messages of one QoS to all recipients, also to those that need the rules of the hold."""
         state = self._state
+        received: list[str] = []
         split = self._split(messages[0].qos, 0, len(self._recipients))
-        for message in messages:
-            received: list[str] = []
-            found = self._with_rest(self._deliver(split, message, sender, now, received))
-            if found:
+        found = self._with_rest(self._deliver(split, messages, sender, now, received))
+        if found:
+            for message in messages:
                 state.perform(state.node.publish(message, found, received=received), now)
 
     def _with_rest(self, held: Found) -> Found:
@@ -223,126 +226,142 @@ class DeliveryPlan:
 
     def _split(self, qos: int, start: int, end: int) -> _Split:
         """Divide the recipients from *start* to *end* by where their copies of a publication of *qos* are recorded."""
-        split = _Split([], [], [])
+        split = _Split([], [], [], [])
         if not qos:
-            split.beside.extend(self._recipients[start:end])
+            split.unconfirmed.extend(self._recipients[start:end])
             return split
         if not self._targets:
             find = self._state.hold.find_target
             self._targets = [find(each.terms.session, each.terms.identities) for each in self._recipients]
         for at in range(start, min(end, len(self._recipients))):
             recipient = self._recipients[at]
-            if recipient.qos and (self._is_held or recipient.client.expiry_us):
+            if not recipient.qos:
+                split.unconfirmed.append(recipient)
+            elif self._is_held or recipient.client.expiry_us:
                 split.in_hold.append(recipient)
                 split.targets.append(self._targets[at])
             else:
-                split.beside.append(recipient)
+                split.confirmed.append(recipient)
         return split
 
     def _deliver(
-        self, split: _Split, message: KeptNotification, sender: Sender, now: int, received: list[str]
+        self, split: _Split, messages: Sequence[KeptNotification], sender: Sender, now: int, received: list[str]
     ) -> Found:
-        """Deliver a message to some recipients; return those left to the hold, and add to *received*."""
+        """Deliver messages of one QoS to some recipients; return those left to the hold, and add to *received*.
+
+        Both are the same for all messages.
+        """
         held: Found = []
-        qos = message.qos
-        if qos and len(message.record) > LONG:
-            message.keep()  # copies may wait for acknowledgements
-        in_hold, targets, beside = split
+        in_hold, targets, confirmed, unconfirmed = split
+        if in_hold or confirmed:
+            for message in messages:
+                if len(message.record) > LONG:
+                    message.keep()  # copies may wait for acknowledgements
         if in_hold:
-            left = self._state.hold.begin_flights(message, targets)
+            left = self._state.hold.begin_flights(messages, targets)
             if left:
                 held += [(in_hold[at].terms.session, in_hold[at].terms.identities) for at in left]
                 in_hold = [each for at, each in enumerate(in_hold) if at not in left]
-            self._hand_over(in_hold, message, sender, now, is_held=True)
-        if not beside:
-            return held
-        confirmed: list[Recipient] = []
-        for recipient in beside:
-            client, granted, terms, _ = recipient
-            if qos and granted:
-                confirmed.append(recipient)
-            elif client.confirms:  # deliveries to this client have receipts
+            self._hand_over(in_hold, messages, sender, now, is_held=True)
+        for client, _, terms, _ in unconfirmed:
+            if client.confirms:  # deliveries to this client have receipts
                 held.append((terms.session, terms.identities))
             elif (link := client.link) is not None:
-                retain = message.retain and terms.keeps_retain
-                if client.live:
-                    client.put_behind(message, terms.identifiers, retain=retain)
-                else:
-                    sender.live(link, message, terms.identifiers, now, retain=retain)
+                for message in messages:
+                    retain = message.retain and terms.keeps_retain
+                    if client.live:
+                        client.put_behind(message, terms.identifiers, retain=retain)
+                    else:
+                        sender.live(link, message, terms.identifiers, now, retain=retain)
                 if self._is_held:
                     received.append(client.id)
         if confirmed:
-            self._hand_over(confirmed, message, sender, now, is_held=False)
+            self._hand_over(confirmed, messages, sender, now, is_held=False)
         return held
 
     def _hand_over(
         self,
         recipients: Sequence[Recipient],
-        message: KeptNotification,
+        messages: Sequence[KeptNotification],
         sender: Sender,
         now: int,
         *,
         is_held: bool,
     ) -> None:
-        """Write copies of QoS 1 or 2 to their connections or, where that is not possible yet, queue them."""
-        qos, seq, size = message.qos, message.seq, len(message.record)
-        identifier, retain, most = packet_id_of(seq), message.retain, self._most_queued
+        """Write copies of QoS 1 or 2 to their connections or, where that is not possible yet, queue them.
+
+        The messages have one QoS; if they are several, they have no properties and are not retained.
+        """
+        first, count, size = messages[0], len(messages), sum([len(each.record) for each in messages])
+        qos, retain, is_more, most = first.qos, first.retain, bool(first.properties), self._most_queued
+        numbered = [(at, each, packet_id_of(each.seq)) for at, each in enumerate(messages)]
         gate, ready = self._state.volatile.gate, self._state.volatile.ready
         is_open = gate is not None and gate.rights.is_open
-        is_more, sent, old, new = bool(message.properties), 0, b"", b""
+        old, new, sent = list[bytes](), list[bytes](), 0
         for client, granted, terms, alone in recipients:
             link = client.link
             if link is None:
                 continue
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
             keeps = retain and terms.keeps_retain
-            copy = (message, effective, keeps, False, terms.identifiers, alone, is_held, LIVE, False)
-            out, flying = _NEW(Outgoing, copy), client.flying
-            if (
-                link.room <= 0
-                or client.queue
+            own, done = terms.identifiers, 0
+            if not (
+                client.queue
                 or client.live
                 or not link.is_plain
-                or len(flying) + len(client.releases) >= link.machine.receive_maximum
-                or identifier in flying
                 or link.parked is not None
                 or link.shaping is not None
                 or link.unsent
                 or not is_open
-                or identifier in client.releases
             ):
-                client.put(out)
+                flying, releases, machine = client.flying, client.releases, link.machine
+                version = machine.version
+                if effective != qos or keeps or (version == V5 and (is_more or own)):
+                    copies = [
+                        packet_of(each, version, effective, now, retain=keeps, identifiers=own) for each in messages
+                    ]
+                elif version == V5:
+                    copies = new = new or self._copies(V5, messages)
+                else:
+                    copies = old = old or self._copies(V311, messages)
+                window, done = machine.receive_maximum - len(flying) - len(releases), count
+                for at, message, identifier in numbered:
+                    if at >= window or link.room <= 0 or identifier in flying or identifier in releases:
+                        done = at
+                        break
+                    copy = copies[at]
+                    flying[identifier] = _NEW(
+                        Outgoing, (message, effective, keeps, False, own, alone, is_held, LIVE, False)
+                    )
+                    link.room -= len(copy)
+                    link.out.append(copy)
+            if done:
+                client.sent += done
+                sent += done
+                if not link.is_dirty:
+                    link.is_dirty = True
+                    sender.dirty.append(link)
+                if is_held:
+                    client.sent_seq = messages[done - 1].seq
+                else:
+                    gone = size if done == count else sum([len(each.record) for each in messages[:done]])
+                    client.queued_bytes = queued = client.queued_bytes + gone
+                    if queued > client.note_above or queued <= client.note_below or queued > most:
+                        ready.append(client)  # to see to its bounds
+            if done < count:
+                for message in messages[done:]:
+                    client.put(_NEW(Outgoing, (message, effective, keeps, False, own, alone, is_held, LIVE, False)))
                 if not ready or ready[-1] is not client:
                     ready.append(client)
-                continue
-            version = link.machine.version
-            if effective != qos or keeps or (version == V5 and (is_more or terms.identifiers)):
-                data = packet_of(message, version, effective, now, retain=keeps, identifiers=terms.identifiers)
-            elif version == V5:
-                if not new:
-                    payload = message.payload
-                    new = b"".join((self._head(V5, len(payload), qos), message.packet_id, b"\0", payload))
-                data = new
-            else:
-                if not old:
-                    payload = message.payload
-                    old = b"".join((self._head(V311, len(payload), qos), message.packet_id, payload))
-                data = old
-            flying[identifier] = out
-            client.sent += 1
-            sent += 1
-            link.room -= len(data)
-            link.out.append(data)
-            if not link.is_dirty:
-                link.is_dirty = True
-                sender.dirty.append(link)
-            if is_held:
-                client.sent_seq = seq
-            else:
-                client.queued_bytes = queued = client.queued_bytes + size
-                if queued > client.note_above or queued <= client.note_below or queued > most:
-                    ready.append(client)  # to see to its bounds
         sender.counters.sent += sent
+
+    def _copies(self, version: int, messages: Sequence[KeptNotification]) -> list[bytes]:
+        """Return the PUBLISH packets of *messages* in which only the packet identifier and the payload differ."""
+        none = b"\0" if version == V5 else b""  # no properties
+        return [
+            b"".join((self._head(version, len(payload := each.payload), each.qos), each.packet_id, none, payload))
+            for each in messages
+        ]
 
 
 class Plans:

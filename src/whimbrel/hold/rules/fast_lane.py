@@ -127,17 +127,18 @@ class FastLanes:
         session = self._state.sessions[name]
         return session, terms_of(session, matched, self._retention)
 
-    def begin_flights(self, kept: Published, targets: Sequence[FlightTarget]) -> Sequence[int]:
-        """Record a notification of QoS 1 or 2 as in flight in the fast lanes of *targets*, and store it.
+    def begin_flights(self, messages: Sequence[Published], targets: Sequence[FlightTarget]) -> Sequence[int]:
+        """Record notifications as in flight in the fast lanes of *targets*, and store them.
 
-        Each target was granted QoS 1 or 2. The caller delivers the notification to the devices of these sessions.
-        Return the indices of the targets without a fast lane, or with too many notifications. For these the caller must
-        call ``published`` afterwards.
+        The notifications have one QoS, 1 or 2, and one time; each target was granted QoS 1 or 2. The caller delivers
+        them to the devices of these sessions. Return the indices of the targets without a fast lane, or with too many
+        notifications: none of *messages* is in flight there, and the caller must call ``published`` for each of them.
         """
-        state, seq, at = self._state, kept.seq, kept.published_at
+        state, first, more = self._state, messages[0], len(messages)
+        seqs, at = [each.seq for each in messages], first.published_at
         if at > state.now:  # noqa: PLR1730  # max() takes twice as long, and this runs for every publication
             state.now = at
-        late_us, busy, count = state.now - at, self._busy, 0
+        late_us, busy = state.now - at, self._busy
         left: list[int] = []
         for index, (session, options) in enumerate(targets):
             lane = session.lane
@@ -145,17 +146,22 @@ class FastLanes:
                 left.append(index)
                 continue
             flights = lane.flights
-            if late_us >= options.shortest_us or len(flights) + len(lane.pending) >= options.room:
+            if late_us >= options.shortest_us or len(flights) + len(lane.pending) + more > options.room:
                 left.append(index)
                 continue
             if not flights:
                 busy.add(lane)
-            flights[seq] = options
-            count += 1
-        if count and (copy := state.copies.get(seq)) is not None:
-            copy.flight_count += count
-        elif count:
-            copy = state.copies[seq] = Copy(kept.qos, at, kept.expires_at, kept=kept)
+            for seq in seqs:
+                flights[seq] = options
+        count = len(targets) - len(left)
+        if not count:
+            return left
+        for kept in messages:
+            copy = state.copies.get(kept.seq)
+            if copy is not None:
+                copy.flight_count += count
+                continue
+            copy = state.copies[kept.seq] = Copy(kept.qos, at, kept.expires_at, kept=kept)
             copy.flight_count = count
             state.store(copy)
         return left
