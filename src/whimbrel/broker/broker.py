@@ -305,6 +305,11 @@ class Broker:
         """Whether publications are refused because the log cannot be written."""
         return self._admission.is_refusing
 
+    @property
+    def is_short(self) -> bool:
+        """Whether publications are refused because the disk is nearly full."""
+        return self._admission.is_short
+
     # -- reports of the shell ---------------------------------------------------------------------------------------
 
     def open_link(

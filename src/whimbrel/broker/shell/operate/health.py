@@ -17,14 +17,19 @@ def answer(running: Running | None, preparation: Preparation, keeper: LogTruncat
         return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
     if path not in ("/healthz", "/metrics"):
         return Answer(status=404, body=b"there are /metrics and /healthz\n")
-    if running is None or (path == "/healthz" and preparation.reason is not None and _is_well(running)):
+    if running is None or (path == "/healthz" and preparation.reason is not None and _trouble(running) is None):
         return Answer(status=503, body=f"starting: {preparation.reason}\n".encode(), headers=(("Retry-After", "5"),))
     if path == "/healthz":
-        is_well = _is_well(running)
-        return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk cannot be written to\n")
+        trouble = _trouble(running)
+        return Answer(status=200, body=b"ok\n") if trouble is None else Answer(status=503, body=trouble)
     text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now(), keeper.figures())
     return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _is_well(running: Running) -> bool:
-    return running.failure is None and not running.broker.is_refusing
+def _trouble(running: Running) -> bytes | None:
+    """Return why the broker cannot accept publications, as a line; None if it can."""
+    if running.failure is not None or running.broker.is_refusing:
+        return b"the disk cannot be written to\n"
+    if running.broker.is_short:
+        return b"the disk is nearly full: publications are refused until there is room\n"
+    return None
