@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _LOOK_S = 60.0
+_SWITCH_S = 0.0003
+"""Longest time for which a thread that writes the log keeps the event loop from running (Python's own value: 5 ms).
+
+A QoS 1 message costs as much processor time as with 5 ms; with 0.1 ms it costs about 5 % more."""
 
 
 def serve(
@@ -129,6 +133,7 @@ async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: 
 
     collector, loop = Collector(), asyncio.get_running_loop()
     collector.begin()
+    sys.setswitchinterval(_SWITCH_S)
     try:
         is_serving = await server.start()
     except BaseException:
