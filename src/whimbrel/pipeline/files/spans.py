@@ -89,8 +89,9 @@ class SpanReader:
         places: Iterable[LogPlace] = (),
     ) -> None:
         self._log, self.node = log, node
-        self.places = list(places)
-        """Known places of records, and the place of the last record of each piece that was read from segments."""
+        self._known = tuple(places)
+        self.places: list[LogPlace] = []
+        """Place of the last record of each piece of the last span, as far as it was read from segments."""
         self.patience = patience
         self._most_facts, self._most_bytes = most_facts, most_bytes
         self._wanted = frozenset(tables)
@@ -117,7 +118,7 @@ class SpanReader:
             most_bytes=self._most_bytes,
             tables=tables,
             patience=self.patience,
-            places=self.places,
+            places=self._known,
         )
 
     def pieces(self, first: int, last: int, *, now: int, missing: Sequence[Missing] = ()) -> Iterator[Piece]:
@@ -127,6 +128,7 @@ class SpanReader:
         ``UnseenNumbersError``.
         """
         self._look()
+        self.places.clear()
         while first <= last:
             read = partial(self._undisturbed_piece, first, last, now, missing)
             piece = self.patience.wait_for(read, self._look_again)
@@ -144,7 +146,7 @@ class SpanReader:
 
     @property
     def last_place(self) -> LogPlace | None:
-        """Place of the last record that was read from segments; None if there is none."""
+        """Place of the last record of the last span, if it was read from segments."""
         return self.places[-1] if self.places else None
 
     @property
@@ -248,7 +250,7 @@ class SpanReader:
     def _from_segments(self, first: int, last: int, now: int) -> Piece:
         reader = self._segments
         if reader is None or reader.next_seq != first:
-            reader = self._segments = LogReader(self._log, self.node, first=first, places=self.places)
+            reader = self._segments = LogReader(self._log, self.node, first=first, places=self._known)
         reader.extend(min(last, first + self._most_facts - 1))
         full, count = reader.read_bytes + self._most_bytes, 0
         found = RecordColumns(self.node)
