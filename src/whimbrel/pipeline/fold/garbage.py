@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["pause_collection"]
+__all__ = ["pause_collection", "paused_collection"]
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def pause_collection(pieces: Iterable[T]) -> Iterator[T]:
     """Yield *pieces*; pause the collector while each piece is made, but not between two of them."""
     iterator = iter(pieces)
     while True:
-        with _paused():
+        with paused_collection():
             try:
                 piece = next(iterator)
             except StopIteration:
@@ -30,7 +30,8 @@ def pause_collection(pieces: Iterable[T]) -> Iterator[T]:
 
 
 @contextmanager
-def _paused() -> Iterator[None]:
+def paused_collection() -> Iterator[None]:
+    """Pause the collector during the ``with`` block, for example while a state is read."""
     if not gc.isenabled():
         yield
         return

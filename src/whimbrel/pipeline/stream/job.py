@@ -19,6 +19,7 @@ from whimbrel.pipeline.files.snapshots import Missing, missing_numbers
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.contact_fold import ContactPlan
+from whimbrel.pipeline.fold.garbage import paused_collection
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.state.batch_record import LostLogError, OtherLogError
 from whimbrel.pipeline.unit.made import FILE_BYTES, TableFiles
@@ -65,7 +66,8 @@ class Job:
     def share(self, node: str, store: RowStore, *, contact: ContactPlan | None = None) -> NodeShare:
         """Return the state of a node, or of some of its sessions, that is stored in *store*."""
         assumed = bool(self.plan.assume_receipts)
-        return NodeShare(node, store, retention=self.plan.retention, assume_receipts=assumed, contact=contact)
+        with paused_collection():  # a state has millions of values, and the collector would visit all of them again
+            return NodeShare(node, store, retention=self.plan.retention, assume_receipts=assumed, contact=contact)
 
     @property
     def scratch(self) -> Path:
