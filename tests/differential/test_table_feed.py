@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.delta import DeltaOutput, open_table, replace_table
+from whimbrel.pipeline.files.delta import DeltaOutput, data_files, open_table, replace_table
+from whimbrel.pipeline.files.delta_files.commit_log import CommitLog
 from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.files.upkeep import compact_tables, vacuum_tables
 from whimbrel.pipeline.spark.source import register
 from whimbrel.pipeline.spark.table_feed import LostCommitError, ReplacedRowsError, TableStreamReader
 
 ROWS = 3
+FOLLOWED = 3
+"""Batches that the follower of a test has read when something happens to the table."""
 
 
 def matched(batch: int) -> Any:
     """Return rows of ``matches`` that say of which batch they are."""
-    given = {"notification_node": "n", "published_at": batch, "session": "s", "subject_filter": "a", "name": ""}
+    given = {"notification_node": "n", "published_at": batch, "session": f"s{batch}", "subject_filter": "a", "name": ""}
     rows = [given | {"notification_seq": batch, "interest_seq": each} for each in range(ROWS)]
     return pa.Table.from_pylist(rows, schema=TABLES["matches"].schema)
 
@@ -156,3 +161,117 @@ def test_a_path_of_elsewhere_is_refused(spark: SparkSession, path: str | None) -
     frame = spark.read.format("whimbrel").option("table", "matches")
     with pytest.raises(Exception, match="allowed is the folder that has the table matches"):
         (frame.load() if path is None else frame.load(path)).count()
+
+
+# -- what happens to a table that is followed ------------------------------------------------------------------------
+
+
+def _backfill_beside(out: Path) -> None:
+    path = out / "matches" / "part-run.parquet"
+    pq.write_table(matched(FOLLOWED), path)
+    DeltaOutput(out, "matches").replace_between([path], FOLLOWED, FOLLOWED + 1)
+
+
+def _compact_and_expire(out: Path) -> None:
+    output = DeltaOutput(out, "matches")
+    output.add(FOLLOWED, matched(FOLLOWED))
+    output.compact()
+    output.expire(2)
+
+
+def _keep_up(out: Path) -> None:
+    DeltaOutput(out, "matches").add(FOLLOWED, matched(FOLLOWED))
+    compact_tables(out)
+    vacuum_tables(out)
+
+
+def _lose_commits(out: Path) -> None:
+    output = DeltaOutput(out, "matches")
+    output.add(FOLLOWED, matched(FOLLOWED))
+    output.compact()
+    output.tidy_log()
+    CommitLog(out / "matches").remove_old(older_than_s=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        (_backfill_beside, None),
+        (lambda out: replaced(out, 1, is_interval=True), ReplacedRowsError),
+        (lambda out: replaced(out, 1), ReplacedRowsError),
+        (_compact_and_expire, None),
+        (_keep_up, None),
+        (_lose_commits, LostCommitError),
+    ],
+    ids=["backfill of a new day", "backfill of a day that was read", "whole rerun", "expiry", "upkeep", "lost commits"],
+)
+def test_a_follower_has_each_row_once_or_is_told_by_name(
+    tmp_path: Path, happens: Callable[[Path], None], error: type[Exception] | None
+) -> None:
+    """And a batch that Spark asks for again after a crash has the rows that it had, or its commits are gone by name."""
+    output = DeltaOutput(tmp_path, "matches")
+    for batch in range(FOLLOWED):
+        output.add(batch, matched(batch))
+    reader = TableStreamReader(tmp_path, "matches", SCHEMAS["matches"])
+    begin, middle = reader.initialOffset(), reader.latestOffset()
+    before = rows_between(reader, begin, middle)
+    happens(tmp_path)
+    end = reader.latestOffset()
+    if error is not None:
+        with pytest.raises(error, match="begin anew, with another checkpoint"):
+            reader.partitions(middle, end)
+    else:
+        after = rows_between(reader, middle, end)
+        assert before + after == Counter((batch, each) for batch in range(FOLLOWED + 1) for each in range(ROWS))
+    if error is LostCommitError:
+        with pytest.raises(LostCommitError):
+            reader.partitions(begin, middle)
+    else:
+        assert rows_between(reader, begin, middle) == before
+
+
+def rows_between(reader: TableStreamReader, start: Any, end: Any) -> Counter[tuple[int, int]]:
+    """Return the rows of a batch of a stream, each with its number."""
+    found: Counter[tuple[int, int]] = Counter()
+    for partition in reader.partitions(start, end):
+        for batch in reader.read(partition):
+            seqs = (batch.column(name).to_pylist() for name in ("notification_seq", "interest_seq"))
+            found.update(zip(*seqs, strict=True))
+    return found
+
+
+# -- the format, as anybody's session has it -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unregistered(spark: SparkSession, tmp_path: Path) -> SparkSession:
+    """Make a table of three files; return a session in which nobody has called ``register``."""
+    for batch in range(3):
+        DeltaOutput(tmp_path, "matches").add(batch, matched(batch))
+    return spark.newSession()
+
+
+def test_spark_finds_the_format_and_reads_the_columns_that_are_named(
+    unregistered: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing is to be called first; columns that are not named are not read from the file."""
+    reader = unregistered.read.format("whimbrel").option("table", "matches")
+    found = reader.option("columns", "session, notification_seq").load(str(tmp_path))
+    assert found.columns == ["notification_seq", "session"]
+    assert sorted(map(tuple, found.distinct().collect())) == [(batch, f"s{batch}") for batch in range(3)]
+    with pytest.raises(Exception, match=r"option columns.*allowed is some of notification_node"):
+        reader.option("columns", "session,sesion").load(str(tmp_path)).collect()
+
+
+def test_a_file_of_other_sessions_is_not_opened(unregistered: SparkSession, tmp_path: Path) -> None:
+    """Where pushing filters is switched on; else each file is a task, and all rows reach Java."""
+    frame = unregistered.read.format("whimbrel").option("table", "matches").load(str(tmp_path))
+    wanted = frame.where("session = 's1' AND notification_seq < 5")
+    assert wanted.rdd.getNumPartitions() == 3
+    unregistered.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    pushed = frame.where("session = 's1' AND notification_seq < 5 AND interest_seq % 2 = 0")
+    for path in data_files(tmp_path, "matches"):
+        if pq.read_table(path).column("session")[0].as_py() != "s1":
+            path.unlink()
+    assert pushed.rdd.getNumPartitions() == 1
+    assert sorted(row["interest_seq"] for row in pushed.collect()) == [0, 2]

@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -125,15 +126,22 @@ class TableStreamReader(DataSourceStreamReader):
         """Return the files with the rows that were added after the version *start*, up to the version *end*."""
         first, last = int(start["version"]), int(end["version"])
         if first == _NOTHING:
-            if DeltaTable(self._folder).version() < last:
-                raise LostCommitError(self._folder, last)
-            found = list(map(str, files_of(DeltaTable(self._folder, version=last))))
+            found = self._files_at(last)
         else:
             found = [path for version in range(first + 1, last + 1) for path in self._added_files(version)]
         tables = {each["table"] for each in (start, end) if "table" in each}  # an older Whimbrel did not name it
         if last < first or tables - {str(DeltaTable(self._folder).metadata().id)}:
             raise LostCommitError(self._folder, last if first == _NOTHING else first)
         return [_TableFile(path) for path in found]
+
+    def _files_at(self, version: int) -> list[str]:
+        """Return the files with all rows of a version."""
+        if DeltaTable(self._folder).version() < version:
+            raise LostCommitError(self._folder, version)
+        try:
+            return list(map(str, files_of(DeltaTable(self._folder, version=version))))
+        except DeltaError:  # its commits were removed, and no checkpoint is that old
+            raise LostCommitError(self._folder, version) from None
 
     def _added_files(self, version: int) -> Iterator[str]:
         path = Path(self._folder, "_delta_log", f"{version:020}.json")
