@@ -15,8 +15,9 @@ from whimbrel.log.columns import to_arrow
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.stream.groups.assignment import Name, OlderLinksError, assign
 from whimbrel.pipeline.stream.groups.directory import GONE, Directory, DirectoryChanges, Kind, no_places
-from whimbrel.pipeline.stream.groups.group_rows import Rows, join_rows
+from whimbrel.pipeline.stream.groups.group_rows import GroupStates, Rows, join_rows
 from whimbrel.pipeline.subscriptions.versions import CHANGED
+from whimbrel.pipeline.unit.old_rows import upgrade
 
 SESSIONS, DEVICES = [f"s{number}" for number in range(5)], [f"d{number}" for number in range(5)]
 OF = 3
@@ -119,3 +120,27 @@ def test_what_two_groups_know_of_one_notification_is_joined() -> None:
     one = {("copy", 7): cbor2.dumps([["d1"], {"d1": 1}, 1, None])}
     other = {("copy", 7): cbor2.dumps([["d2"], {"d2": 0}, 1, None])}
     assert cbor2.loads(join_rows([one, other])["copy", 7]) == [["d1", "d2"], {"d1": 1, "d2": 0}, 1, None]
+
+
+def test_a_row_has_only_what_concerns_its_group() -> None:
+    """What a policy made for a device of another group is left out, because it would become outdated."""
+    content = [b"attributes", 3, None, None]
+    notification = cbor2.dumps([b"hash", 5, "a/b", None, content, {"d1": b"x", "d2": b"y"}])
+    rows: Rows = {
+        ("pending", "s1", 7): b"",
+        ("notification", 7): notification,
+        ("copy", 7): cbor2.dumps([["d1"], {}, 1, None, 5, {"$share/g/a": [["s1", [""]]], "$share/h/a": []}]),
+    }
+    states = GroupStates(Path(tempfile.mkdtemp()), 2, None)
+    own = {(Kind.SESSION, "s1"), (Kind.DEVICE, "d1"), (Kind.SHARE, "$share/g/a")}
+    states.divide(rows, lambda kind, name: 0 if (kind, name) in own else 1, 9)
+    found = states.rows(0)
+    assert cbor2.loads(found["notification", 7])[5] == {"d1": b"x"}
+    assert cbor2.loads(found["copy", 7])[5] == {"$share/g/a": [["s1", [""]]]}
+
+
+def test_rows_of_an_older_format_are_upgraded_once() -> None:
+    """The rows of groups are written after the upgrade; they must not look old again."""
+    rows, is_old = upgrade("n", [(("log mark",), cbor2.dumps([None, None, 3])), (("time",), cbor2.dumps(5))])
+    assert is_old
+    assert upgrade("n", rows) == (rows, False)

@@ -184,6 +184,7 @@ def match_slice(job: BatchJob, task: Slice, ready: Ready | None = None) -> Itera
     if task.is_first:
         yield from files.add("dead_letters", missing_letters(span.missing, job.now).to_batches())
     window_us = job.plan.window_us if task.counts else None
+    has_reports = job.keeps_state or seen is not Seen.NOTHING  # a policy that comes later may read them
     counts: list[Any] = []
     censuses: list[Any] = []
     times: list[int] = []
@@ -199,7 +200,7 @@ def match_slice(job: BatchJob, task: Slice, ready: Ready | None = None) -> Itera
             yield from files.add("matches", job.rows_within("matches", piece.matches))
             yield from files.add("dead_letters", piece.dead)
             if shard_of is not None and ready is not None:
-                _leave_events(events, piece, ready.shards, shard_of, has_reports=seen is not Seen.NOTHING)
+                _leave_events(events, piece, ready.shards, shard_of, has_reports=has_reports)
             if job.folds_reports:
                 reports = {"reports": piece.table("reports", _REPORT)}
                 events.add(NODE, reports, first=piece.first, last=piece.last, ends_at=piece.ends_at)

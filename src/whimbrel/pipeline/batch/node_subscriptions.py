@@ -111,7 +111,7 @@ def pack_node(job: BatchJob, span: NodeSpan, *, of: int, matches: tuple[int, int
     if of > 1 or may_be_plain:
         devices, shares = find_links([found["presence"]], [found["sessions"]], [changed])
         if begun is not None:
-            devices.update(begun.members())
+            devices.update(begun.links())
         plain = PlainSessions()
         if may_be_plain and seen is Seen.NOTHING and not found["receipts"].num_rows + found["decisions"].num_rows:
             plain = find_plain_sessions(found["interests"].select(list(SUBSCRIBED)), devices)

@@ -93,6 +93,16 @@ class StartState:
             if key[0] == "member":
                 yield str(key[2]), str(key[1])
 
+    def links(self) -> set[tuple[str, str]]:
+        """Return device and session of each member, and of each device that left with deliveries in flight."""
+        found = {*self.members()}
+        for key, row in self.rows:
+            if key[0] == "pending":
+                _, _, _, _, in_flight, *later = cbor2.loads(row)
+                left = later[1] if len(later) > 1 else {}
+                found |= {(device, str(key[1])) for device in (*in_flight, *left)}
+        return found
+
     def policy_rows(self) -> Any:  # a pyarrow.Table
         """Return the policies in force as rows of ``policies``."""
         facts = [

@@ -22,6 +22,7 @@ from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 __all__ = ["upgrade"]
 
 _Rows: TypeAlias = list[tuple[Key, bytes]]
+_MARK: Key = ("log mark",)
 _OF_NOTIFICATIONS = frozenset({"notification", "shaped body", "difference", "content"})
 
 
@@ -34,7 +35,7 @@ def upgrade(node: str, rows: _Rows) -> tuple[_Rows, bool]:
 
 def _format_of(rows: Sequence[tuple[Key, bytes]]) -> int:
     for key, value in rows:
-        if key == ("log mark",):
+        if key == _MARK:
             _, _, *newer = cbor2.loads(value)
             return int(newer[0]) if newer else 0
     return 0
@@ -43,6 +44,7 @@ def _format_of(rows: Sequence[tuple[Key, bytes]]) -> int:
 def _upgrade_rows(node: str, rows: _Rows) -> Iterator[tuple[Key, bytes]]:
     facts: dict[tuple[Any, ...], InterestChanged] = {}
     parts: dict[int, dict[str, Any]] = {}
+    marked: list[Any] = [None, None]
     for key, value in rows:
         if key[0] == "interest":
             fact = fact_of("interests", {"node": node, **cbor2.loads(value)})
@@ -72,8 +74,11 @@ def _upgrade_rows(node: str, rows: _Rows) -> Iterator[tuple[Key, bytes]]:
                     changed_at=found.changed_at,
                 )
             yield key, cbor2.dumps(subscription_row(wanted))
+        elif key == _MARK:
+            marked = [*cbor2.loads(value), None, None][:2]
         elif key[0] != "interest" and key[0] not in _OF_NOTIFICATIONS:
             yield key, value
+    yield _MARK, cbor2.dumps([*marked, STATE_FORMAT])  # else the rows would be upgraded twice
     for seq, found_parts in parts.items():
         if "notification" in found_parts:
             content = found_parts.get("content")

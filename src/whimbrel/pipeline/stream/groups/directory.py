@@ -10,6 +10,7 @@ Rule: everything is kept in columns, so that a task that moved has the directory
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -46,6 +47,8 @@ class Kind(IntEnum):
     SESSION = 0
     DEVICE = 1
     SHARE = 2
+    KEPT_DEVICE = 3
+    """A device whose state is kept without a session, because it reported or has a policy; it has no group."""
 
 
 class DirectoryChanges(NamedTuple):
@@ -107,6 +110,7 @@ class Directory:
         self.places: Arrow = no_places()
         """Last known place of each device, as rows of ``reports``."""
         self._links: dict[str, set[tuple[int, str]]] = {}
+        self._sessions_of: dict[tuple[int, str], set[str]] = {}
         self._members: dict[str, set[str]] = {}
         self._waiting: list[_NameChanges] = []
         parts, ended = [changed_schema().empty_table()], set[int]()
@@ -146,6 +150,11 @@ class Directory:
         self._settle()
         return self._links
 
+    def sessions_of(self, device: str) -> AbstractSet[str]:
+        """Return the sessions that are linked with a device."""
+        self._settle()
+        return self._sessions_of.get((Kind.DEVICE, device), frozenset())
+
     def members(self) -> Arrow:
         """Return the members of all sessions as rows of ``presence``, with the columns ``MEMBERS`` and the seq 0."""
         self._settle()
@@ -165,11 +174,15 @@ class Directory:
         for links, members, gone in self._waiting:
             for kind, name, session in links:
                 self._links.setdefault(session, set()).add((kind, name))
+                self._sessions_of.setdefault((kind, name), set()).add(session)
             for (session, device), is_member in members.items():
                 devices = self._members.setdefault(session, set())
                 (devices.add if is_member else devices.discard)(device)
             for session in gone:
-                self._links.pop(session, None)
+                for linked in self._links.pop(session, ()):
+                    self._sessions_of[linked].discard(session)
+                    if not self._sessions_of[linked]:
+                        del self._sessions_of[linked]
                 self._members.pop(session, None)
         self._waiting.clear()
 

@@ -1,7 +1,7 @@
 """The rows of groups: divide the state of a node, or of a group, among groups, and join what several groups have.
 
 Rule: a row of the node itself is in every group; a notification and its copies are in all groups that hold it.
-Rule: copies of a row in several groups differ only in their values per device, and each device is in one group.
+Rule: copies of a row in several groups have only the values of their own devices and shares.
 """
 
 from __future__ import annotations
@@ -109,12 +109,34 @@ class GroupStates:
 
 
 def _rows_of(rows: Rows, is_own: Callable[[int, str], bool]) -> Rows:
-    """Return the rows of the sessions and devices (kind, name) for which *is_own* returns True, and of the node."""
+    """Return the rows of the sessions and devices (kind, name) for which *is_own* returns True, and of the node.
+
+    Values of other devices and shares are removed from the rows of notifications, because they would become outdated.
+    """
 
     def has(scope: RowScope, whose: str) -> bool:
         return is_own(Kind.SESSION if scope is RowScope.SESSION else Kind.DEVICE, whose)
 
-    return dict(split([each for each in rows.items() if each[0][0] not in REPORTS_KINDS], has))
+    some = split([each for each in rows.items() if each[0][0] not in REPORTS_KINDS], has)
+    return {key: _own_part(key, row, is_own) for key, row in some}
+
+
+def _own_part(key: Key, row: bytes, is_own: Callable[[int, str], bool]) -> bytes:
+    """Return a row without the values of devices and shares for which *is_own* returns False."""
+    if key[0] == "notification":
+        kept = Described.restored(int(str(key[1])), row)
+        if kept.shaped is None and kept.differences is None:
+            return row
+        kept.shaped = {name: body for name, body in (kept.shaped or {}).items() if is_own(Kind.DEVICE, name)} or None
+        found = {name: text for name, text in (kept.differences or {}).items() if is_own(Kind.DEVICE, name)}
+        kept.differences = found or None
+        return kept.row()
+    if key[0] == "copy":
+        values = cbor2.loads(row)
+        if len(values) > _BEFORE_SHARES:
+            own = {share: each for share, each in values[_BEFORE_SHARES].items() if is_own(Kind.SHARE, share)}
+            return cbor2.dumps([*values[:_BEFORE_SHARES], own])
+    return row
 
 
 def _rows_without(rows: Rows, gone: Collection[Name]) -> Rows:

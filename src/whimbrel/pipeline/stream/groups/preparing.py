@@ -38,6 +38,9 @@ from whimbrel.pipeline.unit.tallies import Tallies
 
 __all__ = ["NodeInGroups", "Prepared", "prepare"]
 
+_DIVIDED = (Kind.SESSION, Kind.DEVICE, Kind.SHARE)
+"""Kinds of names that have a group."""
+
 
 class NodeInGroups(NamedTuple):
     """A node's share of a batch, to be folded in groups."""
@@ -115,7 +118,7 @@ def prepare(job: Job, task: NodeInGroups, scratch: Path, *, is_shipped: bool) ->
         yield from tallies.add(intervals=open_intervals(begun.interest_rows()))
         yield from tallies.end()
     groups = GroupStates(Path(job.state), task.of, task.record)
-    made, seen = _assign(job, task, directory, tables, groups, begun=begun)
+    made, seen = _assign(task, directory, tables, groups, begun=begun)
     matcher = kept.matchers.find(directory, first, tables.changed, tables.deleted)
     shards = Shards(task.of, directory.groups[Kind.SESSION], directory.groups[Kind.DEVICE])
     with EventWriter(scratch) as events:
@@ -123,7 +126,9 @@ def prepare(job: Job, task: NodeInGroups, scratch: Path, *, is_shipped: bool) ->
         if is_shipped:
             events.add(NODE, {"sessions": _as_table(shards.sessions), "devices": _as_table(shards.devices)})
     path = _ship(kept.matchers, matcher, directory, tables, scratch) if is_shipped else matcher.path
-    known = NodeSubscriptions(path=str(events.path), matcher=path, of=task.of, seen=seen)
+    # Without receipts, a policy that comes while a notification is held decides about it.
+    read = Seen.BODIES if job.plan.assume_receipts else seen
+    known = NodeSubscriptions(path=str(events.path), matcher=path, of=task.of, seen=read)
     directory.change(tables.changes(directory, made, seen), span.last)
     if not is_shipped:
         yield Ready(matcher, shards, read_moves(known))
@@ -172,7 +177,6 @@ def _directory(job: Job, task: NodeInGroups) -> tuple[_Kept, bool]:
 
 
 def _assign(
-    job: Job,
     task: NodeInGroups,
     directory: Directory,
     tables: SpanTables,
@@ -185,18 +189,16 @@ def _assign(
     if begun is not None:
         initial = tables.initial(begun)
         directory.change(initial, begun.seq)
-        names |= initial.groups.keys()
+        names |= {name for name in initial.groups if name[0] != Kind.KEPT_DEVICE}
         links += initial.links
         policies.append(begun.policy_rows())
         known: dict[int, dict[str, int]] = {kind: {} for kind in Kind}
     else:
         known = directory.groups
     seen = max(directory.seen, *(LogPolicies(rows).seen for rows in policies), key=lambda seen: seen.value)
-    if job.plan.assume_receipts:  # a policy may come while a notification is held, and decides then
-        seen = Seen.BODIES
     is_divided = begun is not None
     if task.record is not None and task.record.groups and len(task.record.groups) != task.of:
-        names |= {(kind, name) for kind, own in directory.groups.items() for name in own}
+        names |= {(kind, name) for kind in _DIVIDED for name in directory.groups[kind]}
         links += [(*other, session) for session, own in directory.links().items() for other in own]
         known, is_divided = {kind: {} for kind in Kind}, True
     try:

@@ -94,7 +94,7 @@ class SpanTables:
     # -- groups ------------------------------------------------------------------------------------------------------
 
     def names(self) -> set[Name]:
-        """Return all sessions and devices, and the devices that report or have a policy of their own as reporters."""
+        """Return all sessions and devices."""
         found: set[Name] = set()
         for rows in (self.changed, self.sessions, self.presence):
             found |= {(Kind.SESSION, name) for name in _distinct(rows, "session")}
@@ -124,10 +124,31 @@ class SpanTables:
     def changes(self, directory: Directory, made: Assignment, seen: Seen) -> DirectoryChanges:
         """Return the changes of *directory*, which has the state before the span."""
         put, ended = self._subscriptions(directory)
-        gone = self._find_deleted()
-        places = self._placed
+        links, gone, kept = self.links(), self._find_deleted(), self._kept_devices()
         groups = dict(made.groups) | dict.fromkeys(((Kind.SESSION, session) for session in gone), GONE)
-        return DirectoryChanges(put, ended, groups, self.links(), self._members(), places, seen)
+        groups |= dict.fromkeys((name for name in kept if name[1] not in directory.groups[Kind.KEPT_DEVICE]), 0)
+        if seen is Seen.NOTHING:  # else policies may have stored something for a device
+            unlinked = self._find_unlinked(directory, {*gone}, links)
+            groups |= dict.fromkeys(((Kind.DEVICE, name) for name in unlinked - {name for _, name in kept}), GONE)
+        return DirectoryChanges(put, ended, groups, links, self._members(), self._placed, seen)
+
+    def _kept_devices(self) -> set[Name]:
+        """Return the devices that report, or have a policy of their own."""
+        return {
+            (Kind.KEPT_DEVICE, name) for rows in (self.reports, self.policies) for name in _distinct(rows, "device")
+        }
+
+    @staticmethod
+    def _find_unlinked(directory: Directory, gone: set[str], links: list[tuple[int, str, str]]) -> set[str]:
+        """Return the devices that are in no session any more, because those with the names *gone* were deleted."""
+        if not gone:
+            return set()
+        older = directory.links()
+        found = {name for session in gone for kind, name in older.get(session, ()) if kind == Kind.DEVICE}
+        found |= {name for kind, name, session in links if kind == Kind.DEVICE and session in gone}
+        found -= {name for kind, name, session in links if kind == Kind.DEVICE and session not in gone}
+        kept = directory.groups[Kind.KEPT_DEVICE]
+        return {name for name in found if name not in kept and not directory.sessions_of(name) - gone}
 
     def _subscriptions(self, directory: Directory) -> tuple[Arrow, list[int]]:
         """Return the rows of the subscriptions that are new and in force, and the seqs of those that ended."""
@@ -184,10 +205,12 @@ class SpanTables:
             if key[0] in REPORTS_KINDS:
                 continue
             scope, whose = scope_of(key)
-            if scope in {RowScope.SESSION, RowScope.DEVICE}:
-                names.add((Kind.SESSION if scope is RowScope.SESSION else Kind.DEVICE, str(whose)))
+            if scope is RowScope.SESSION:
+                names.add((Kind.SESSION, str(whose)))
+            elif scope is RowScope.DEVICE:
+                names |= {(Kind.DEVICE, str(whose)), (Kind.KEPT_DEVICE, str(whose))}
         _, shares = find_links([], [], [subscriptions])
-        links = [*((Kind.DEVICE, *pair) for pair in members), *((Kind.SHARE, *pair) for pair in shares)]
+        links = [*((Kind.DEVICE, *pair) for pair in begun.links()), *((Kind.SHARE, *pair) for pair in shares)]
         places = [
             {
                 "node": begun.node,
