@@ -32,7 +32,7 @@ _OF_HADOOP = {"s3": "s3a", "gs": "gs", "az": "abfs", "abfs": "abfs", "abfss": "a
 def table(spark: SparkSession, uri: str | Path, name: str, *, version: int | None = None) -> DataFrame:
     """Return the table *name* as a DataFrame.
 
-    *uri* is the folder with the pipeline's tables, also on an object store (``s3://…``), or the directory of a log.
+    *uri* is the folder with the pipeline's tables, or the directory of a log. URLs of object stores are not tried yet.
     *version* is the version of the Delta table to read; None reads the newest.
     """
     if name in TIMES:
