@@ -23,11 +23,15 @@ from whimbrel.log.errors import LogLockedError
 from whimbrel.log.files import locked
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files import delta
-from whimbrel.pipeline.files.delta import ConcurrentChangeError, DeltaOutput, data_files, read
+from whimbrel.pipeline.files.delta import ConcurrentChangeError, DeltaOutput, data_files, read, replace_table
 from whimbrel.pipeline.files.delta_files.clustering import CLUSTERED_BY, as_clustered
 from whimbrel.pipeline.files.delta_files.commit_log import CommitLog, retention_s
+from whimbrel.pipeline.files.delta_files.data_file import written_file
 from whimbrel.pipeline.files.delta_files.file_statistics import statistics_columns
 from whimbrel.pipeline.files.upkeep import compact_tables, vacuum_tables
+from whimbrel.pipeline.plans import StreamPlan
+from whimbrel.pipeline.stream.commits import TableCommits
+from whimbrel.pipeline.stream.window_fold import WindowsReport
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +45,12 @@ def matched(*sessions: str, seq: int = 1) -> Any:
     given = {"notification_node": "n", "published_at": 7_000_000, "subject_filter": "a", "name": "", "interest_seq": 0}
     rows = [given | {"notification_seq": seq, "session": session} for session in sessions]
     return pa.Table.from_pylist(rows, schema=TABLES["matches"].schema)
+
+
+def popular(begin: int) -> Any:
+    """Return a row of ``popularity`` for the window that begins at *begin*."""
+    row = {"window_start": begin, "window_end": begin + 1, "subject": "a", "publications": 1}
+    return pa.Table.from_pylist([row | {"subscribers": 1, "rate_per_s": 0.0}], schema=TABLES["popularity"].schema)
 
 
 def log_of(out: Path) -> list[str]:
@@ -117,6 +127,93 @@ def test_files_that_another_process_replaced_are_not_replaced_again(
     with pytest.raises(ConcurrentChangeError, match="table matches: another process replaced files meanwhile"):
         output.compact()
     assert sorted(read(tmp_path, "matches").column("notification_seq").to_pylist()) == [0, 1, 2, 3]
+
+
+def optimize(out: Path, table: str) -> None:
+    """Merge the files of a table as a user's program does."""
+    DeltaTable(str(out / table)).optimize.compact()
+
+
+@pytest.mark.parametrize("change", ["compact", "replace", "replace_between", "replace_all"])
+def test_files_replaced_while_a_commit_is_made_do_not_double_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Another process merges the files after they were read, and before the commit that removes them."""
+    table = "popularity" if change == "replace" else "matches"
+    output = DeltaOutput(tmp_path, table)
+    for batch in range(4):
+        if change == "replace":
+            output.replace(batch, {batch * 1_000: popular(batch * 1_000)})
+        else:
+            output.add(batch, matched("s", seq=batch))
+    has_new = change in {"replace_between", "replace_all"}
+    new = [tmp_path / table / written_file(tmp_path, table, matched("s", seq=9)).path] if has_new else []
+    real, turns = DeltaOutput._files, list[str]()
+
+    def late(self: DeltaOutput) -> Any:
+        found = real(self)
+        turns.append(change)
+        if len(turns) == 1:
+            optimize(tmp_path, table)
+        return found
+
+    monkeypatch.setattr(DeltaOutput, "_files", late)
+    if change == "compact":
+        with pytest.raises(ConcurrentChangeError):
+            output.compact()
+        assert len(turns) == 1
+    elif change == "replace":
+        output.replace(4, {2_000: popular(2_000)})
+    elif change == "replace_between":
+        output.replace_between(new, None, None)
+    else:
+        output.replace_all(new)
+    key = "window_start" if change == "replace" else "notification_seq"
+    found = read(tmp_path, table).column(key).cast(pa.int64()).to_pylist()
+    step = 1_000 if change == "replace" else 1  # statistics of the library have milliseconds
+    assert sorted(found) == ([9] if has_new else [step * each for each in range(4)])
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_of_two_runs_at_once_a_table_has_the_rows_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    """Two backfills of one interval, or two runs of a whole table: each row is there once."""
+    DeltaOutput(tmp_path, "matches").create()
+    mine, other = (tmp_path / "matches" / written_file(tmp_path, "matches", matched(name)).path for name in "ab")
+    real = CommitLog.write
+
+    def replaced(path: Path) -> None:
+        if is_whole:
+            replace_table(tmp_path, "matches", [path])
+        else:
+            DeltaOutput(tmp_path, "matches").replace_between([path], 0, 8_000_000)
+
+    def late(log: CommitLog, *arguments: Any, **options: Any) -> bool:
+        monkeypatch.setattr(CommitLog, "write", real)
+        replaced(other)
+        return real(log, *arguments, **options)
+
+    monkeypatch.setattr(CommitLog, "write", late)
+    replaced(mine)
+    assert read(tmp_path, "matches").column("session").to_pylist() == ["a"]
+
+
+def test_a_stream_goes_on_if_another_process_changes_a_table_that_it_tidies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are merged on a later turn."""
+    tables = TableCommits(tmp_path, StreamPlan(tables=("matches", "deliveries")))
+    tables.create()
+    tried = list[str]()
+
+    def disturbed(output: DeltaOutput, **_: Any) -> int:
+        tried.append(output.table)
+        raise ConcurrentChangeError(output.table)
+
+    monkeypatch.setattr(DeltaOutput, "compact", disturbed)
+    tables.tidy(7, WindowsReport(0, 0, 0, 0, (), {}, "", ()), now=0)
+    assert tried == ["matches", "deliveries"]
 
 
 def test_a_commit_never_replaces_one(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from whimbrel.errors import InvalidValueError, MissingDependencyError, WhimbrelError
+from whimbrel.errors import InvalidValueError, MissingDependencyError
 from whimbrel.log.files import sync_file
 from whimbrel.log.parts import statistics
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
@@ -37,12 +37,13 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 
 try:
     from deltalake import DeltaTable, WriterProperties
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction, RemoveAction
 except ImportError:
     raise MissingDependencyError("the pipeline's tables", "deltalake", "run: pip install 'whimbrel[spark]'") from None
 
 from whimbrel.pipeline.files.delta_files.commit_log import CommitLog, retention_s
+from whimbrel.pipeline.files.delta_files.concurrency import ATTEMPTS, ConcurrentChangeError, repeat_until_undisturbed
 from whimbrel.pipeline.files.delta_files.data_file import COMPRESSION, add_action, delta_schema, written_file
 from whimbrel.pipeline.files.delta_files.file_statistics import statistics_columns
 
@@ -98,18 +99,6 @@ _SETTINGS = {
 _OLD_RETENTION = "interval 7 days"
 """The property of tables of an older Whimbrel."""
 _CHECKPOINT_EVERY = 50
-_ATTEMPTS = 20
-
-
-class ConcurrentChangeError(WhimbrelError):
-    """Another process changed the files that a commit replaces. Reaction: do the same again on the new version."""
-
-    def __init__(self, table: str) -> None:
-        super().__init__(table)
-        self.table = table
-
-    def __str__(self) -> str:
-        return f"table {self.table}: another process replaced files meanwhile; try again"
 
 
 def check_folder(out: Path, table: str) -> None:
@@ -241,18 +230,36 @@ class DeltaOutput:
 
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
         """Replace rows of time windows; *windows* maps the begin of each to its new rows (``WHOLE``: to all rows)."""
-        if not windows or self.has(batch):
+        if windows:
+            repeat_until_undisturbed(lambda: self._replace(batch, windows))
+
+    def _replace(self, batch: int, windows: Mapping[int, Any]) -> None:
+        if self.has(batch):
             return
         if not self._has_windows:
-            new_file = self._add_file(windows[WHOLE])
-            self._commit([new_file, *map(_remove_action, self._files())], batch, "overwrite")
+            self._replace_all([self._add_file(windows[WHOLE])], batch)
             return
-        gone = [each for each in self._files() if any(each.first <= window <= each.last for window in windows)]
+        files = self._files()
+        read_at = self._version
+        gone = [each for each in files if any(each.first <= window <= each.last for window in windows)]
         new = dict(windows)
         for file in gone:
             if file.first < file.last:  # a merged file: write its other windows to files of their own
                 new = by_window(self._rows([file])) | new
-        self._commit([*map(self._add_file, new.values()), *map(_remove_action, gone)], batch)
+        self._commit([*map(self._add_file, new.values()), *map(_remove_action, gone)], batch, read_at=read_at)
+
+    def replace_all(self, paths: Iterable[Path]) -> None:
+        """Replace all rows by the Parquet files *paths*, in one commit."""
+        new = list(paths)
+        for path in new:
+            sync_file(path)
+        repeat_until_undisturbed(
+            lambda: self._replace_all([add_action(self._out, self.table, path) for path in new], None)
+        )
+
+    def _replace_all(self, new: list[AddAction], batch: int | None) -> None:
+        files = self._files()
+        self._commit([*new, *map(_remove_action, files)], batch, "overwrite", read_at=self._version)
 
     def replace_between(self, paths: Iterable[Path], since: int | None, until: int | None) -> None:
         """Replace the rows from *since* on and before *until* by the Parquet files *paths*, in one commit.
@@ -263,13 +270,18 @@ class DeltaOutput:
         new = list(paths)
         for path in new:
             sync_file(path)
+        repeat_until_undisturbed(lambda: self._replace_between(new, first, after))
+
+    def _replace_between(self, new: list[Path], first: int, after: int) -> None:
         actions: list[AddAction | RemoveAction] = [add_action(self._out, self.table, path) for path in new]
-        for file in self._files():
+        files = self._files()
+        read_at = self._version
+        for file in files:
             if file.first < after and file.last >= first:
                 if file.first < first or file.last >= after:
                     actions += self._outside(file, first, after)
                 actions.append(_remove_action(file))
-        self._commit(actions, None)
+        self._commit(actions, None, read_at=read_at)
 
     def _outside(self, file: _File, first: int, after: int) -> list[AddAction]:
         """Copy rows with a time before *first*, or from *after* on, to a new file; return the action that adds it."""
@@ -320,19 +332,28 @@ class DeltaOutput:
             self.create()
         return written_file(self._out, self.table, rows, is_new=is_new)
 
-    def _commit(self, actions: list[AddAction | RemoveAction], batch: int | None, mode: str = "append") -> None:
-        """Commit *actions*; if another process commits first, try again as the next version."""
-        replaced = {each.path for each in actions if isinstance(each, RemoveAction)}
-        for _ in range(_ATTEMPTS):
+    def _commit(
+        self,
+        actions: list[AddAction | RemoveAction],
+        batch: int | None,
+        mode: str = "append",
+        *,
+        read_at: int | None = None,
+    ) -> None:
+        """Commit *actions*; if another process commits first, try again as the next version.
+
+        Actions that were made from the files of version *read_at* are wrong for a later one: they are not committed,
+        and ``ConcurrentChangeError`` is raised.
+        """
+        for _ in range(ATTEMPTS):
             self._look()
             if batch is not None and batch <= self._batch:
                 return
+            if read_at is not None and read_at != self._version:
+                raise ConcurrentChangeError(self.table)
             transaction = None if batch is None else (STREAM, batch)
             if self._log.write(self._version + 1, actions, mode=mode, transaction=transaction):
                 break
-            self._update()
-            if not replaced <= {each.path for each in self._files()}:
-                raise ConcurrentChangeError(self.table)
         else:
             raise ConcurrentChangeError(self.table)
         self._version += 1
@@ -352,12 +373,15 @@ class DeltaOutput:
     def compact(self, *, target_bytes: int = LARGEST_BYTES, before: int | None = None) -> int:
         """Merge files that are smaller than *target_bytes*; return the number of merged files.
 
-        Windows that begin at *before* or later are not merged, because they still change.
+        Windows that begin at *before* or later are not merged, because they still change. Raise
+        ``ConcurrentChangeError``, and merge nothing, if another process commits meanwhile.
         """
         small: list[_File] = []
         room = target_bytes
         bins: list[list[_File]] = [small]
-        for file in self._files():
+        files = self._files()
+        read_at = self._version
+        for file in files:
             if file.size >= target_bytes or (self._has_windows and before is not None and file.last >= before):
                 continue
             if file.size > room:
@@ -374,20 +398,24 @@ class DeltaOutput:
             actions.append(self._add_file(self._rows(each), is_new=False))
             actions += [_remove_action(file, is_new=False) for file in each]
         if actions:
-            self._commit(actions, None)
+            self._commit(actions, None, read_at=read_at)
         return sum(map(len, merged))
 
     def expire(self, older_than: int, *, before: int | None = None) -> int:
         """Delete the rows before the time *older_than*, in microseconds; return their number.
 
-        Windows that begin at *before* or later stay, because rows are still added to them.
+        Windows that begin at *before* or later stay, because rows are still added to them. Raise
+        ``ConcurrentChangeError``, and delete nothing, if another process changes the same files meanwhile.
         """
         horizon = older_than if before is None else min(older_than, before)
         if self._time is None or not any(each.first < horizon for each in self._files()):
             return 0
-        found = self._delta.delete(
-            f"{self._time} < {_moment(horizon)}", writer_properties=WriterProperties(compression=COMPRESSION)
-        )
+        try:
+            found = self._delta.delete(
+                f"{self._time} < {_moment(horizon)}", writer_properties=WriterProperties(compression=COMPRESSION)
+            )
+        except CommitFailedError:
+            raise ConcurrentChangeError(self.table) from None
         self._update()
         _sync_commit(self._folder, self._version)
         return int(found["num_deleted_rows"] or 0)
@@ -407,14 +435,9 @@ def vacuum(delta: DeltaTable) -> list[str]:
 
 def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
     """Replace all rows of a table by the Parquet files *paths* in its folder, in one commit."""
-    found, folder = open_table(out, table), out / table
-    for path in paths:
-        sync_file(path)
-    actions: list[AddAction | RemoveAction] = [add_action(out, table, path) for path in paths]
-    found.create_write_transaction(actions, "overwrite", found.schema())
-    found.update_incremental()
-    _sync_commit(folder, found.version())
-    vacuum(found)
+    output = DeltaOutput(out, table)
+    output.replace_all(paths)
+    output.sweep()
 
 
 def _remove_action(file: _File, *, is_new: bool = True) -> RemoveAction:

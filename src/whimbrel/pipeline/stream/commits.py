@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from deltalake.transaction import AddAction
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import put
 from whimbrel.log.reader import LogPlace
-from whimbrel.pipeline.files.delta import LARGEST_BYTES, DeltaOutput
+from whimbrel.pipeline.files.delta import LARGEST_BYTES, ConcurrentChangeError, DeltaOutput
 from whimbrel.pipeline.files.waiting_windows import WaitingWindows, merge_changes, read_changes
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.job import NodeReport, scratch_of
@@ -120,12 +121,15 @@ class TableCommits:
         for table, output in self._outputs.items():
             before = windows.first_open if table in {"popularity", "latency"} else None
             keep_us = self._plan.keep_us
-            if keep_us is not None:
-                # A node whose clock is ahead must not make other nodes' rows old. The horizon advances in steps,
-                # because removing rows means rewriting the other rows of their files.
-                step, horizon = max(1, keep_us // _PARTS_KEPT), min(windows.watermark, now) - keep_us
-                output.expire(horizon - horizon % step, before=before)
-            output.compact(target_bytes=min(target, LARGEST_BYTES), before=before)
+            with suppress(
+                ConcurrentChangeError
+            ):  # a user's program changed the table meanwhile: wait for the next turn
+                if keep_us is not None:
+                    # A node whose clock is ahead must not make other nodes' rows old. The horizon advances in steps,
+                    # because removing rows means rewriting the other rows of their files.
+                    step, horizon = max(1, keep_us // _PARTS_KEPT), min(windows.watermark, now) - keep_us
+                    output.expire(horizon - horizon % step, before=before)
+                output.compact(target_bytes=min(target, LARGEST_BYTES), before=before)
             if target >= LARGEST_BYTES or batch < _COMPACT_EVERY:
                 output.sweep()
 
