@@ -3,7 +3,8 @@
 Rule: a table is replaced atomically: workers write its files, and one commit replaces the old ones.
 Rule: with an interval only its rows are replaced, in one commit per table (``intervals``), and only the facts that they
 depend on are read, if there is a checkpoint (``resuming``).
-Rule: tables are committed once all of them are made; a run that fails changes no table.
+Rule: tables are committed once all of them are made; a run that fails before changes no table. One that fails between
+two commits has replaced the first table, and leaves its files.
 """
 
 from __future__ import annotations
@@ -76,13 +77,15 @@ def run(
         return {}
     for name in wanted:
         open_table(out, name)
-    with _job(log, out, wanted, plan or Plan(), interval) as job:
+    begun = set[str]()
+    with _job(log, out, wanted, plan or Plan(), interval, begun=begun) as job:
         window_us = job.plan.window_us
         spans = [narrow_span(log, span, interval, tables=wanted, window_us=window_us) for span in _spans(log)]
         made = make_files(OnSpark(spark), job, spans, doing=on_progress or (lambda _: None))
         told: dict[str, dict[str, object]] = {}
         for name in wanted:
             begun_s = time.monotonic()
+            begun.add(name)
             _commit(made.files[name], out, name, interval)
             rows = sum(statistics(path, ())[0] for path in made.files[name])
             took_s = made.seconds.get(name, 0.0) + time.monotonic() - begun_s
@@ -95,8 +98,14 @@ def run(
 
 
 @contextmanager
-def _job(log: Path, out: Path, tables: tuple[str, ...], plan: Plan, interval: Interval | None) -> Iterator[BatchJob]:
-    """Yield the description of a run; remove its scratch folder at the end and, if the run fails, its data files."""
+def _job(
+    log: Path, out: Path, tables: tuple[str, ...], plan: Plan, interval: Interval | None, *, begun: set[str]
+) -> Iterator[BatchJob]:
+    """Yield the description of a run; remove its scratch folder at the end and, if the run fails, its data files.
+
+    The caller adds a table to *begun* before its commit. Its files stay, because the commit may name them; if it does
+    not, a later vacuum removes them.
+    """
     folder = f"run-{uuid4().hex}"
     assumed = plan.assume_receipts
     job = BatchJob(
@@ -114,9 +123,11 @@ def _job(log: Path, out: Path, tables: tuple[str, ...], plan: Plan, interval: In
         yield job
     except BaseException:
         for table in tables:
-            shutil.rmtree(out / table / folder, ignore_errors=True)
+            if table not in begun:
+                shutil.rmtree(out / table / folder, ignore_errors=True)
         raise
-    shutil.rmtree(job.scratch, ignore_errors=True)
+    finally:
+        shutil.rmtree(job.scratch, ignore_errors=True)
 
 
 def _spans(log: Path) -> list[NodeSpan]:
