@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from whimbrel.log.layout import date_of, parts
+from whimbrel.log.layout import date_of
 from whimbrel.model.bounds import INT64_MAX, LAST_TIME
 from whimbrel.pipeline.batch.intervals import Interval
 from whimbrel.pipeline.batch.job import NodeSpan
 from whimbrel.pipeline.files.schemas import TIMES
-from whimbrel.pipeline.files.snapshots import settled_seq
+from whimbrel.pipeline.files.snapshots import parts_up_to, settled_seq
 from whimbrel.pipeline.fold.start_state import checkpoint_before
 
 __all__ = ["RESUMABLE", "narrow_span"]
@@ -48,7 +48,7 @@ def _last_before(log: Path, node: str, until: int) -> int:
     The dates of facts in segments are not known without reading them, so these all count.
     """
     settled, last_day = settled_seq(log, node), date_of(until - 1)
-    of_node = [part for table in TIMES for part in parts(log, table, node)]
+    of_node = [part for table in TIMES for part in parts_up_to(log, table, node, settled)]
     if not any(part.date > last_day for part in of_node):
         return INT64_MAX - 1
     return min(max((part.last for part in of_node if part.date <= last_day), default=0), settled)
