@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from whimbrel.pipeline.files.delta_files.file_statistics import statistics_colum
 from whimbrel.pipeline.files.upkeep import compact_tables, vacuum_tables
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.commits import TableCommits
+from whimbrel.pipeline.stream.state.batch_record import BatchRecord
 from whimbrel.pipeline.stream.window_fold import WindowsReport
 
 
@@ -364,3 +366,24 @@ def test_upkeep_is_refused_where_it_cannot_be_done(tmp_path: Path) -> None:
         vacuum_tables(tmp_path / "elsewhere")
     with locked(tmp_path / "_stream", "keeping these tables"), pytest.raises(LogLockedError):
         compact_tables(tmp_path)
+
+
+def test_vacuum_is_refused_while_a_batch_of_a_stopped_stream_is_not_committed(tmp_path: Path) -> None:
+    """No commit names the files of the batch yet: they were removed when they were a day old, and then committed."""
+    output = DeltaOutput(tmp_path, "matches")
+    output.create()
+    made = written_file(tmp_path, "matches", matched("s"))
+    path, old_s = tmp_path / "matches" / made.path, time.time() - 25 * 3_600
+    os.utime(path, (old_s, old_s))
+    (tmp_path / "_stream").mkdir()
+    record = BatchRecord(batch=0, spans={"n": (1, 1)}, output="output-0")
+    record.put(tmp_path / "_stream" / "batch.json")
+    with pytest.raises(InvalidValueError, match="start the stream once to finish that batch"):
+        vacuum_tables(tmp_path)
+    output.add_files(0, [made])
+    assert read(tmp_path, "matches").num_rows == 1
+    replace(record, is_done=True, output=None).put(tmp_path / "_stream" / "batch.json")
+    assert [each.files for each in vacuum_tables(tmp_path)] == [1]
+    (tmp_path / "_stream" / "batch.json").write_text("torn")
+    with pytest.raises(InvalidValueError, match="start the stream once"):
+        vacuum_tables(tmp_path)

@@ -6,6 +6,7 @@ Rule: upkeep holds the lock of the stream, so it never runs beside one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,14 +46,34 @@ def compact_tables(out: Path, tables: Sequence[str] = ()) -> list[TableUpkeep]:
 
 
 def vacuum_tables(out: Path, tables: Sequence[str] = ()) -> list[TableUpkeep]:
-    """Remove data files that no version of the last six hours needs, and commits and checkpoints that are older."""
+    """Remove data files that no version of the last six hours needs, and commits and checkpoints that are older.
+
+    Raise ``InvalidValueError`` if a stopped stream has made a batch whose files are not committed yet.
+    """
     found = []
     with _tables(out, tables) as outputs:
+        _check_batch_done(out / "_stream" / "batch.json")
         for output in outputs:
             files = len(data_files(out, output.table))
             removed = output.sweep() + output.tidy_log()
             found.append(TableUpkeep(table=output.table, files_before=files, files=files, removed=removed))
     return found
+
+
+def _check_batch_done(record: Path) -> None:
+    """Refuse to remove files while the last batch of a stream has files that no commit names yet."""
+    try:
+        is_done = json.loads(record.read_text(encoding="utf-8"))["is_done"]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        is_done = False  # the start of the stream says what is wrong
+    if not is_done:
+        sentence = (
+            f"{record}: the stream was stopped before it committed its last batch, and nothing was removed; "
+            "start the stream once to finish that batch, then try again"
+        )
+        raise InvalidValueError("record of the last batch", str(record), "one of a finished batch", sentence)
 
 
 @contextmanager
