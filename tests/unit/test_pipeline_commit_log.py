@@ -25,6 +25,7 @@ from whimbrel.log.files import locked
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files import delta
 from whimbrel.pipeline.files.delta import ConcurrentChangeError, DeltaOutput, data_files, read, replace_table
+from whimbrel.pipeline.files.delta_files import commit_log
 from whimbrel.pipeline.files.delta_files.clustering import CLUSTERED_BY, as_clustered
 from whimbrel.pipeline.files.delta_files.commit_log import CommitLog, retention_s
 from whimbrel.pipeline.files.delta_files.data_file import written_file
@@ -280,6 +281,31 @@ def test_a_table_of_many_commits_is_cut_to_those_of_some_hours(tmp_path: Path) -
     assert (found.version(), found.to_pyarrow_table().num_rows) == (60, 60)
     assert DeltaOutput(tmp_path, "matches").last_batch() == 59
     assert (retention_s("interval 2 days", 1), retention_s(None, 7), retention_s("soon", 7)) == (172_800, 7, 7)
+
+
+def test_no_commit_is_removed_before_its_checkpoint_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut the table would have neither."""
+    output = DeltaOutput(tmp_path, "matches")
+    for batch in range(3):
+        output.add(batch, matched("s", seq=batch))
+    log = CommitLog(tmp_path / "matches")
+    for version in range(3):
+        os.utime(log.path(version), (0, 0))
+    steps: list[str] = []
+    unlink = Path.unlink
+
+    def noted(path: Path, **options: bool) -> None:
+        steps.append(f"remove {path.name}")
+        unlink(path, **options)
+
+    monkeypatch.setattr(commit_log, "sync_file", lambda path: steps.append(f"sync {path.name}"))
+    monkeypatch.setattr(Path, "unlink", noted)
+    assert output.tidy_log() == 3
+    assert steps == [
+        *(f"sync {name}" for name in (f"{3:020}.checkpoint.parquet", "_last_checkpoint", "_delta_log")),
+        *(f"remove {version:020}.json" for version in range(3)),
+    ]
+    assert DeltaTable(str(tmp_path / "matches")).to_pyarrow_table().num_rows == 3
 
 
 # -- data files ------------------------------------------------------------------------------------------------------

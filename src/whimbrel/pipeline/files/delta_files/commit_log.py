@@ -4,7 +4,8 @@
 what its last commit was; so it writes the next commit itself, and asks only whether another process did before.
 Rule: a commit appears whole, under a number that no commit has: it is written and fsynced under another name, and
 linked to its own. So two processes cannot both write one number.
-Rule: a commit is removed only if a checkpoint has all that it says. The newest state of a table never needs it.
+Rule: a commit is removed only if a checkpoint has all that it says, and is fsynced. The newest state of a table never
+needs that commit.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class CommitLog:
     def remove_old(self, *, older_than_s: float, now_s: float | None = None) -> int:
         """Remove commits and checkpoints that are older than *older_than_s*, or too many; return their number.
 
-        The rest has a checkpoint that is as old as the oldest commit, if there is one: an older version can be read.
+        The checkpoints that readers begin with are fsynced before, because the library does not fsync them. The rest
+        has a checkpoint that is as old as the oldest commit, if there is one: an older version can be read.
         """
         entries = sorted(self._entries())
         cutoff_s = (time.time() if now_s is None else now_s) - older_than_s
@@ -125,10 +127,23 @@ class CommitLog:
         gone = [
             each for each in entries if each.version < min(base, first) or (not each.is_commit and each.version < base)
         ]
+        try:
+            self._sync_checkpoints(entries, {base, max(checkpoints)})
+        except FileNotFoundError:  # another process removes them too
+            return 0
         for each in gone:
             with suppress(FileNotFoundError):
                 each.path.unlink()
         return len(gone)
+
+    def _sync_checkpoints(self, entries: Iterable[_Entry], versions: set[int]) -> None:
+        """Fsync the checkpoints of *versions*, the name of the last one, and their folder."""
+        for each in entries:
+            if not each.is_commit and each.version in versions:
+                sync_file(each.path)
+        with suppress(FileNotFoundError):
+            sync_file(self._log / "_last_checkpoint")
+        sync_file(self._log)
 
     def _entries(self) -> Iterator[_Entry]:
         with os.scandir(self._log) as found:
