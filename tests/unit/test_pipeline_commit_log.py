@@ -308,6 +308,17 @@ def test_no_commit_is_removed_before_its_checkpoint_is_fsynced(tmp_path: Path, m
     assert DeltaTable(str(tmp_path / "matches")).to_pyarrow_table().num_rows == 3
 
 
+def test_what_an_interrupted_commit_left_in_the_log_is_removed_with_old_commits(tmp_path: Path) -> None:
+    """A writer that is killed leaves a file that is no commit; a young one may be of a commit that is being written."""
+    DeltaOutput(tmp_path, "matches").add(0, matched("s"))
+    old, young = (tmp_path / "matches" / "_delta_log" / f"_{name}.tmp" for name in ("old", "young"))
+    for path in (old, young):
+        path.touch()
+    os.utime(old, (0, 0))
+    assert DeltaOutput(tmp_path, "matches").tidy_log() == 1
+    assert (old.exists(), young.exists()) == (False, True)
+
+
 # -- data files ------------------------------------------------------------------------------------------------------
 
 

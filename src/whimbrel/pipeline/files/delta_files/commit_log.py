@@ -131,10 +131,18 @@ class CommitLog:
             self._sync_checkpoints(entries, {base, max(checkpoints)})
         except FileNotFoundError:  # another process removes them too
             return 0
-        for each in gone:
+        gone_paths = [*(each.path for each in gone), *self._interrupted(cutoff_s)]
+        for path in gone_paths:
             with suppress(FileNotFoundError):
-                each.path.unlink()
-        return len(gone)
+                path.unlink()
+        return len(gone_paths)
+
+    def _interrupted(self, before_s: float) -> Iterator[Path]:
+        """Yield the files of commits that a process began to write before a time, and was killed."""
+        for path in self._log.glob("_*.tmp"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime <= before_s:
+                    yield path
 
     def _sync_checkpoints(self, entries: Iterable[_Entry], versions: set[int]) -> None:
         """Fsync the checkpoints of *versions*, the name of the last one, and their folder."""
