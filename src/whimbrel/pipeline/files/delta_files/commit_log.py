@@ -131,13 +131,13 @@ class CommitLog:
             self._sync_checkpoints(entries, {base, max(checkpoints)})
         except FileNotFoundError:  # another process removes them too
             return 0
-        gone_paths = [*(each.path for each in gone), *self._interrupted(cutoff_s)]
+        gone_paths = [*(each.path for each in gone), *self._find_unfinished(cutoff_s)]
         for path in gone_paths:
             with suppress(FileNotFoundError):
                 path.unlink()
         return len(gone_paths)
 
-    def _interrupted(self, before_s: float) -> Iterator[Path]:
+    def _find_unfinished(self, before_s: float) -> Iterator[Path]:
         """Yield the files of commits that a process began to write before a time, and was killed."""
         for path in self._log.glob("_*.tmp"):
             with suppress(FileNotFoundError):
