@@ -47,6 +47,7 @@ _HEADING = re.compile(r"^#+ (?P<title>.*)$", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
 _SPARK = re.compile(r"^\$ whimbrel pipeline (?:generate|run|replay) ", re.MULTILINE)
 _TRIED = re.compile(r"^\$ (?:whimbrel|openssl|mosquitto_(?:pub|sub)|python) ", re.MULTILINE)
+_PROGRESS = re.compile(r"^\d+ s: .*\n", re.MULTILINE)
 _VARYING = re.compile(r" +[\d,]+\.\d s\b| [\d,]+ a second\b")
 _DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -225,8 +226,10 @@ def _steps(block: Block) -> Iterator[tuple[str, str]]:
 def _is_like(found: str, expected: str) -> bool:
     """Tell whether *found* is *expected*, where a line ``...`` stands for any lines and times do not count.
 
-    Nor do spaces at the end of a line: tables are padded, and what nobody sees nobody copies.
+    Nor do spaces at the end of a line: tables are padded, and what nobody sees nobody copies. Nor do lines of progress,
+    which are printed where there is no terminal: how many there are depends on the machine.
     """
+    found = _PROGRESS.sub("", found)
     found, expected = (_VARYING.sub(" …", re.sub(r"[ ]+$", "", text, flags=re.MULTILINE)) for text in (found, expected))
     pattern = "".join("(?:.*\n)*?" if line == "...\n" else re.escape(line) for line in expected.splitlines(True))
     return re.fullmatch(pattern, found) is not None
