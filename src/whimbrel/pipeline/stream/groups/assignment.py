@@ -59,7 +59,7 @@ def assign(
             for other in others:
                 sets.join(other, (Kind.SESSION, session))
     made = Assignment()
-    sizes = Counter(group for own in known.values() for group in own.values())
+    sizes = Counter(group for kind, own in known.items() if kind != Kind.KEPT_DEVICE for group in own.values())
     emptiest = [(sizes[group], group) for group in range(of)]
     heapify(emptiest)
     for members in sorted(map(sorted, sets.all()), key=len, reverse=True):
