@@ -78,7 +78,7 @@ _PER_BATCH, _AHEAD = 40, 160
 """Facts of each node."""
 _WORKERS_S = 5
 _OFTEN_BUSY = 0.7
-"""Part of the starts, after the first, in which nodes are busy."""
+"""Part of the starts after the first in which nodes are busy."""
 _ALL = 4
 """Tables that every batch changes, nearly."""
 _PLANNED = (
@@ -374,7 +374,7 @@ def kill_stream(
 ) -> Killed:
     """Run a stream on a log that grows, kill it once for each of *aims*, then let it read everything.
 
-    After the first start it often folds nodes in groups of sessions; it goes on so, also when they are not busy.
+    It folds nodes in groups of sessions at first, and then often; they stay in groups, also when they are not busy.
 
     Log and tables are in *folder*. *cluster* returns what to kill of a cluster where workers are to be; on this
     machine a task that lost its worker is tried again, because *master* says how often.
@@ -388,7 +388,7 @@ def kill_stream(
             for aim in aims:
                 if process is None:
                     options = (*_CONTINUOUS, "--master", master)
-                    is_busy = killed.starts > 0 and random.random() < _OFTEN_BUSY
+                    is_busy = not killed.starts or random.random() < _OFTEN_BUSY
                     process = StreamProcess(growing.directory, out, *options, is_busy=is_busy, on_told=growing.read)
                     killed.starts += 1
                 process = _struck(process, aim, killed, out, random, cluster)
