@@ -102,7 +102,7 @@ class Batches:
     def _fold(self, tasks: Sequence[NodeTask | NodeInGroups]) -> list[WorkerOutput]:
         """Fold all nodes: busy ones step by step on all workers, the others whole, several in a task."""
         job, cores = self.job, self._workers.cores
-        least = max(job.group_facts, _BUSY * sum(map(_facts, tasks)) / cores)
+        least = self._least_busy(sum(map(_facts, tasks)))
         busy = [task for task in tasks if isinstance(task, NodeInGroups) and _facts(task) >= least]
         others = [partial(fold_nodes, own) for own in divide([task for task in tasks if task not in busy], cores)]
 
@@ -111,13 +111,17 @@ class Batches:
 
         return fold_by_stages(job, busy, run, cores=cores, others=others) if busy else run(others)
 
+    def _least_busy(self, facts: int) -> float:
+        """Return the least number of facts of a busy node in a batch with this number of *facts*."""
+        return max(self.job.group_facts, _BUSY * facts / self._workers.cores)
+
     def _tasks(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[NodeTask | NodeInGroups]:
         record, cores = self._commits.record, self._workers.cores
         known = {} if record is None else record.nodes
         now = self.clock_ns() // 1_000
         found: list[NodeTask | NodeInGroups] = []
         every = spans(start, end)
-        least = max(self.job.group_facts, _BUSY * sum(last - first + 1 for _, first, last, _ in every) / cores)
+        least = self._least_busy(sum(last - first + 1 for _, first, last, _ in every))
         for node, first, last, nodes in every:
             missing = tuple(left_out(self._log, node)) if first == NOTHING_APPLIED + 1 else ()
             span, own = Span(first, last, nodes, now, missing), known.get(node)

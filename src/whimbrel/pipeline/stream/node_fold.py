@@ -28,9 +28,10 @@ from whimbrel.pipeline.stream.job import Job, NodeReport, Span, check_log, named
 from whimbrel.pipeline.stream.state.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.state.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.state.cache import states
+from whimbrel.pipeline.stream.state.cached_share import CachedShare
 from whimbrel.pipeline.unit.made import WorkerOutput
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
+from whimbrel.pipeline.unit.node_share import LogMark
 from whimbrel.pipeline.unit.take import take
 from whimbrel.pipeline.unit.tallies import Tallies
 
@@ -38,19 +39,9 @@ __all__ = ["fold_node"]
 
 
 @dataclass(slots=True)
-class _Kept:
-    store: BlobStore
-    state: NodeShare
+class _Kept(CachedShare):
     matchers: Matchers
     reader: SpanReader
-
-    @property
-    def name(self) -> str:
-        return self.store.head.version
-
-    @property
-    def size_bytes(self) -> int:
-        return self.store.size_bytes
 
     def forget(self) -> None:
         self.matchers.forget()

@@ -7,7 +7,6 @@ Rule: a group without an event has no task, until a notification that it holds m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from whimbrel.pipeline.stream.job import Job
 from whimbrel.pipeline.stream.state.batch_record import GroupRecord
 from whimbrel.pipeline.stream.state.blob_store import BlobStore
 from whimbrel.pipeline.stream.state.cache import states
+from whimbrel.pipeline.stream.state.cached_share import CachedShare
 from whimbrel.pipeline.stream.state.objects import ObjectBlobs
 from whimbrel.pipeline.tables.popularity import COUNT, sum_counts
 from whimbrel.pipeline.unit.folding import fold_reports, fold_sessions, tally_of
@@ -73,29 +73,12 @@ class GroupReport(NamedTuple):
         return cls(group, GroupRecord(*record), *rest)
 
 
-@dataclass(slots=True)
-class _Kept:
-    store: BlobStore
-    state: NodeShare
-
-    @property
-    def name(self) -> str:
-        return self.store.head.version
-
-    @property
-    def size_bytes(self) -> int:
-        return self.store.size_bytes
-
-    def forget(self) -> None:
-        """Do nothing: the state of a group has nothing outside of itself."""
-
-
 def fold_group(job: Job, task: GroupTask) -> Iterator[WorkerOutput]:
     """Fold the events of a group; yield the data files that were written, counts for windows, and the report."""
     is_of_reports = task.group == NODE
     blobs, key = ObjectBlobs(Path(job.state), task.state), job.key(task.node, str(task.group))
     cached = None if task.state is None else states.take(key, task.state)
-    if isinstance(cached, _Kept):
+    if isinstance(cached, CachedShare):
         kept = cached
         kept.store.follow(blobs)
     else:
@@ -116,9 +99,9 @@ def fold_group(job: Job, task: GroupTask) -> Iterator[WorkerOutput]:
     states.put(key, kept)
 
 
-def _restore(job: Job, node: str, blobs: ObjectBlobs, *, contact: ContactPlan | None) -> _Kept:
+def _restore(job: Job, node: str, blobs: ObjectBlobs, *, contact: ContactPlan | None) -> CachedShare:
     store = BlobStore(blobs)
-    return _Kept(store, job.share(node, store, contact=contact))
+    return CachedShare(store, job.share(node, store, contact=contact))
 
 
 def _fold_sessions(job: Job, task: GroupTask, state: NodeShare, tallies: Tallies) -> Iterator[WorkerOutput]:
